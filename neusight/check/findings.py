@@ -75,14 +75,8 @@ def _finding(row: int, line: Mapping[str, Any], answer: Any) -> CheckedFigure:
     return CheckedFigure(
         row=row, quantity=line["quantity"], predicted=float(line["predicted"]), measured=measured,
         low=low if stated else None, high=high if stated else None, inside=low <= measured <= high if stated else None,
-        errors=_errors(answer) if stated else {}, limiter=_limiter(line["quantity"], answer), assumed=answer.assumed,
+        errors=answer.errors if stated else {}, limiter=_limiter(line["quantity"], answer), assumed=answer.assumed,
     )  # fmt: skip
-
-
-def _errors(answer: Any) -> dict[str, float]:
-    """Standard deviations by source, as shares, the largest first: those of a kernel are stated in seconds."""
-    of_kernel = {source: size_s / (answer.latency_s or 1.0) for source, size_s in getattr(answer, "errors_s", ())}
-    return dict(sorted(getattr(answer, "errors", of_kernel).items(), key=lambda one: -one[1]))
 
 
 def _limiter(quantity: str, answer: Any) -> str:

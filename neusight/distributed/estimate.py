@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from math import exp, hypot, sqrt
+from math import exp
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neusight.devices.cluster import Cluster
+from neusight.distributed.priced import PartTimes
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import PASS, TimedStep
 from neusight.distributed.training_run import TrainingRun
 from neusight.estimates.core import EstimateCore, core, largest, summed
 from neusight.estimates.energy import BoardEnergy, board_energy
-from neusight.executors.costs import NORMAL_90, total_of
+from neusight.executors.costs import NORMAL_90
+from neusight.kernels.describe import describe
 from neusight.kernels.work import work_of
+from neusight.laws.doubts import OWN, Doubts, common, own_key, spread, weighed
 from neusight.plans.fits import verdict
 from neusight.plans.margins import MemoryFit
 from neusight.plans.memory import RankMemory, fullest
 from neusight.requests import Plan
 from neusight.schedule.run import Run
+from neusight.schedule.timeline import COMPOSITION, HOST
 
 if TYPE_CHECKING:
     from neusight.figures import Chart
@@ -44,7 +48,7 @@ class TrainingEstimate(EstimateCore):
         run: what was asked.
         latency_s: of a step, from its first pass to the end of its last update.
         interval: (low, high), which enclose 90 % [s].
-        errors: source → standard deviation as a share of the latency.
+        doubts: signed standard deviations of the logarithm of the latency by key.
         schedule: the step as it runs, rank by rank.
         parts_s: kind of kernel or collective → what it takes of a step on the rank that has most of it to do.
         limiters: what limits most of each of these.
@@ -62,7 +66,7 @@ class TrainingEstimate(EstimateCore):
     run: TrainingRun
     latency_s: float
     interval: tuple[float, float]
-    errors: Mapping[str, float]
+    doubts: Doubts
     schedule: Run
     parts_s: Mapping[str, float]
     limiters: Mapping[str, str]
@@ -204,13 +208,13 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
     seconds = (timed.runs * parts.latency_s / pp).tolist()
     by_part = summed(zip(zip(parts.name.tolist(), parts.limiter.tolist(), strict=True), seconds, strict=True))
     parts_s = summed((name, part_s) for (name, _), part_s in by_part.items())
-    errors = errors_of(timed)
-    factor = exp(NORMAL_90 * total_of(errors))
+    doubts = doubts_of(timed)
+    factor = exp(NORMAL_90 * spread(doubts))
     return TrainingEstimate(
         run=question,
         latency_s=schedule.step_s,
         interval=(schedule.step_s / factor, schedule.step_s * factor),
-        errors=errors,
+        doubts=doubts,
         schedule=schedule,
         parts_s=dict(sorted(parts_s.items(), key=lambda item: -item[1])),
         limiters={name: limiter for (name, limiter), _ in sorted(by_part.items(), key=lambda item: item[1])},
@@ -225,45 +229,54 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
     )
 
 
-def errors_of(timed: TimedStep) -> dict[str, float]:
-    """Source → standard deviation as a share of the step.
+def doubts_of(timed: TimedStep) -> dict[str, float]:
+    """Signed standard deviations of the logarithm of the step by key.
 
-    Each source counts by the seconds that it has on the critical path: what a device's kernels have in common, what
+    Each cause counts by the seconds that it has on the critical path: what a device's kernels have in common, what
     each has of its own, links, and the step as the sum of its parts. What kernels have in common on a device is that of
     its products: of other kinds the steps that factors were fitted to tell more than kernels by themselves.
     """
-    schedule, parts, kernels = timed.schedule, timed.parts, timed.parts.is_kernel
+    schedule, parts, kernels, engine = timed.schedule, timed.parts, timed.parts.is_kernel, timed.run.engine.name
     seconds = timed.runs * parts.latency_s
-    doubts = np.stack([seconds, parts.spread, parts.own_spread], axis=1)
     computing = sum(schedule.path_s[name] for name in COMPUTING)
     inside = ~kernels & (parts.group != "dp")
     kernels_s, inside_s = (sum(seconds[some].tolist()) for some in (kernels, inside))
     share = inside_s / (kernels_s + inside_s) if inside_s else 0.0
-    _, own = _relative(doubts[kernels])
-    shared, _ = _relative(doubts[kernels & (parts.family == "gemm")])
-    linked = (share * computing + schedule.step_s - computing) * hypot(*_relative(doubts[~kernels]))
-    host = timed.host_share
-    kernels_s = (1.0 - host) * (1.0 - share) * computing
-    shares = {
-        "device": kernels_s * shared,
-        "kernel": kernels_s * own,
-        "host": host * computing * timed.host.spread,
-        "links": linked,
-        "composition": schedule.step_s * timed.factors.spread,
-    }
-    return {source: size / schedule.step_s for source, size in shares.items() if size}
+    linked_s = share * computing + schedule.step_s - computing
+    kernels_s = (1.0 - timed.host_share) * (1.0 - share) * computing
+    host_s = timed.host_share * computing
+    shared = _relative(parts, seconds, kernels & (parts.family == "gemm"))
+    own = _relative(parts, seconds, kernels)
+    computed = {key: size for key, size in shared.items() if not key.startswith(OWN)}
+    computed |= {key: size for key, size in own.items() if key.startswith(OWN)}
+    doubts = weighed(
+        (
+            (kernels_s / schedule.step_s, computed),
+            (linked_s / schedule.step_s, _relative(parts, seconds, ~kernels)),
+            (host_s / schedule.step_s, {f"{HOST}{engine}": timed.host.spread}),
+            (1.0, {f"{COMPOSITION}{engine}": timed.factors.spread}),
+        )
+    )
+    return {key: size for key, size in doubts.items() if size}
 
 
-def _relative(rows: np.ndarray) -> tuple[float, float]:
-    """Standard deviations of the log of a sum of parts: what they share, and what each has of its own.
+def _relative(parts: PartTimes, seconds: np.ndarray, chosen: np.ndarray) -> dict[str, float]:
+    """Doubts of the sum of times of chosen parts by key: of kinds, and each part's own.
 
     Args:
-        rows: seconds and both deviations of each part, shape (n, 3).
+        parts: all parts.
+        seconds: time of each [s], shape (n,).
+        chosen: whether each counts, shape (n,).
     """
-    total = rows[:, 0].sum()
-    if not total:
-        return 0.0, 0.0
-    return float(rows[:, 0] @ rows[:, 1] / total), sqrt(float(np.square(rows[:, 0] * rows[:, 2]).sum())) / float(total)
+    total_s = float(seconds[chosen].sum())
+    if not total_s:
+        return {}
+    some = parts.take(np.flatnonzero(chosen))
+    columns = (seconds[chosen], some.cause, some.spread, some.own_spread)
+    return weighed(
+        (time_s / total_s, common(cause, size) | {own_key(cause, describe(part.batch.kernel(0))): own})
+        for part, time_s, cause, size, own in zip(some.parts, *(column.tolist() for column in columns), strict=True)
+    )
 
 
 def _flop(timed: TimedStep) -> tuple[float, float]:

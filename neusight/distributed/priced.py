@@ -22,7 +22,7 @@ from neusight.workloads.program import Part
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
 """What answers for kernels and collectives on a device, such as ``Predictor.kernels``."""
 _LABELS = ("name", "phase", "group", "overlapped", "runs")
-_FIGURES = ("latency_s", "spread", "own_spread", "limiter")
+_FIGURES = ("latency_s", "spread", "own_spread", "cause", "limiter")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,7 @@ class PartTimes:
         latency_s: time of one run.
         spread: standard deviation of the log error that kernels of a kind share.
         own_spread: standard deviation of the log error of each by itself.
+        cause: key of the error that kernels of a kind share.
         limiter: resource that limits it.
         energy_j: energy of one run.
         row: place of the part in the ``costs`` of its family.
@@ -51,6 +52,7 @@ class PartTimes:
     latency_s: np.ndarray
     spread: np.ndarray
     own_spread: np.ndarray
+    cause: np.ndarray
     limiter: np.ndarray
     energy_j: np.ndarray
     row: np.ndarray

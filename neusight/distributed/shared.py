@@ -11,20 +11,19 @@ from neusight.distributed.estimate import step_energy
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import EXCHANGE, SEND, TimedStep
 from neusight.estimates.build import kernel_rows, step_estimate, wait_row, warnings_of
-from neusight.estimates.core import summed
 from neusight.estimates.estimate import Estimate
-from neusight.estimates.records import HOST, KernelEstimate, MemoryEstimate, Provenance
+from neusight.estimates.records import HOST as LIMITER
+from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
+from neusight.laws.doubts import OWN, Doubts, common, weighed
 from neusight.plans.memory import fullest
 from neusight.schedule.run import Run
-from neusight.schedule.timeline import Wait, launch_interval_s, stream_errors_s
+from neusight.schedule.timeline import COMPOSITION, HOST, Wait, launch_interval_s, stream_errors_s
 from neusight.workloads.workload import MemoryProfile, Workload
 
 PHASES = {"forward": "forward", "backward": "backward", "weights": "backward", "step": "optimizer"}
 """Phases of an estimate's rows by those of parts."""
-SHARED = ("device", "launch", "composition")
-"""Sources of error that a rank's kernels and its waits for others have in common."""
 
 
 def shared_estimate(
@@ -55,6 +54,7 @@ def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
     runs = timed.runs_on(rank)
     mine = np.flatnonzero(runs)
     parts, runs = timed.parts.take(mine), runs[mine]
+    composition = f"{COMPOSITION}{timed.run.decoder.name}"
     launch_s = launch_interval_s(timed.run.engine, timed.run.cluster.device)
     for _, places, costs in parts.by_family():
         batch = KernelBatch.joined([part.batch for part in parts.parts[places]])
@@ -62,7 +62,7 @@ def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
         yield from kernel_rows(
             batch,
             costs,
-            stream_errors_s(costs, launch_s),
+            stream_errors_s(costs, launch_s, composition),
             kernels=[describe(batch.kernel(at)) for at in range(len(batch))],
             labels=[(p.name, PHASES[p.phase], p.runs if p.phase == "step" else count, ()) for p, count in own],
         )
@@ -71,33 +71,34 @@ def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
 def _waits(timed: TimedStep, run: Run, rank: int, rows: tuple[KernelEstimate, ...]) -> Iterator[Wait]:
     """In which none of the rank's kernels runs: with the rows they are the step."""
     kernels_s = sum(row.total_s for row in rows)
-    relative = _relative(rows)
     engine = timed.run.engine
-    yield _wait("dispatch of operators", HOST, float(run.busy_s[rank]) - kernels_s, {"host": engine.host_spread})
-    yield _wait("exchanges that nothing hides", "link", float(run.exposed_s[rank]), {"device": _link_spread(timed)})
+    host = {f"{HOST}{engine.name}": engine.host_spread}
+    yield _wait("dispatch of operators", LIMITER, float(run.busy_s[rank]) - kernels_s, host)
+    yield _wait("exchanges that nothing hides", "link", float(run.exposed_s[rank]), _links(timed))
     stages = f"pipeline of {timed.run.plan.pp} stages"
-    yield _wait(stages, "pipeline", float(run.bubble_s[rank]), {name: relative.get(name, 0.0) for name in SHARED})
+    yield _wait(stages, "pipeline", float(run.bubble_s[rank]), _relative(rows))
 
 
-def _wait(what: str, limiter: str, latency_s: float, spreads: dict[str, float]) -> Wait:
+def _wait(what: str, limiter: str, latency_s: float, doubts: Doubts) -> Wait:
     seconds = max(0.0, latency_s)
-    errors_s = {source: seconds * spread for source, spread in spreads.items()}
+    errors_s = weighed([(seconds, doubts)])
     return Wait(what=what, limiter=limiter, latency_s=seconds, low_s=seconds, high_s=seconds, errors_s=errors_s)
 
 
-def _relative(rows: tuple[KernelEstimate, ...]) -> dict[str, float]:
-    """Errors by source as shares of what the rows take."""
+def _relative(rows: tuple[KernelEstimate, ...]) -> Doubts:
+    """Doubts that a rank's kernels and its waits for others have in common, as shares of what the rows take."""
     total_s = sum(row.total_s for row in rows)
-    sums = summed((source, row.count * size_s) for row in rows for source, size_s in row.errors_s)
-    return {source: size / total_s for source, size in sums.items()} if total_s else {}
+    doubts = weighed((row.count / total_s, dict(row.errors_s)) for row in rows)
+    return {key: size for key, size in doubts.items() if not key.startswith(OWN)}
 
 
-def _link_spread(timed: TimedStep) -> float:
-    """Of the exchanges among replicas and stages, by the seconds of each."""
+def _links(timed: TimedStep) -> Doubts:
+    """Doubts of exchanges among replicas and stages, by the seconds of each."""
     exchanges = (timed.role == EXCHANGE) | (timed.role == SEND)
     seconds = timed.parts.total_s[exchanges]
-    total_s = sum(seconds.tolist())
-    return sum((seconds * timed.parts.spread[exchanges]).tolist()) / total_s if total_s else 0.0
+    columns = (seconds / (seconds.sum() or 1.0), timed.parts.cause[exchanges], timed.parts.spread[exchanges])
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return weighed((share, common(cause, size)) for share, cause, size in rows)
 
 
 def _memory(timed: TimedStep) -> MemoryEstimate:

@@ -98,7 +98,7 @@ def lone_kernels(
 ) -> list[LoneKernel]:
     """Single launches, launch overhead included, as one row a kernel of the batch; ``question`` are its words."""
     low_s, high_s = costs.interval_s()
-    costs, errors = replace(costs, low_s=low_s, high_s=high_s), costs.errors_s()
+    costs, errors = replace(costs, low_s=low_s, high_s=high_s), costs.lone_doubts_s()
     kernels = [describe(batch.kernel(at)) for at in range(len(batch))]
     rows = kernel_rows(batch, costs, errors, kernels=kernels, labels=[("", "", 1, ())] * len(kernels))
     return [LoneKernel(**vars(row), question=question) for row in rows]
@@ -116,7 +116,7 @@ def kernel_rows(
     Args:
         batch: the kernels.
         costs: of each.
-        errors: of each by source [s].
+        errors: of each by key [s].
         kernels: what each is, in words.
         labels: on whose behalf each runs, in which phase, how often, and in which modules.
     """
@@ -142,10 +142,8 @@ def _rows(costs: Costs, errors: Errors) -> list[dict[str, Any]]:
     """Columns to rows, as Python values."""
     columns = {name: getattr(costs, name).tolist() for name in _COLUMNS}
     columns |= {name: column.tolist() for name, column in vars(costs.drawn).items()}
-    sources = list(errors)
-    columns["errors_s"] = [
-        tuple(zip(sources, sizes, strict=True)) for sizes in zip(*(errors[s].tolist() for s in sources), strict=True)
-    ]
+    sizes_s = zip(*(column.tolist() for column in errors.values()), strict=True)
+    columns["errors_s"] = [tuple((k, s) for k, s in zip(errors, row, strict=True) if s) for row in sizes_s]
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 

@@ -6,9 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
+from neusight.laws.doubts import Doubts, by_cause, weighed
+
+MEMORY, RATES = ("memory", "peak"), ("throughput", "samples_per_s", "tokens_per_s", "output_tokens_per_s")
+"""Metrics that are no times."""
+
 
 class EstimateCore:
-    """Figures that follow from the ``interval``, the ``fit`` and the ``board_energy`` of an estimate."""
+    """Figures that follow from the ``interval``, ``doubts``, ``fit`` and ``board_energy`` of an estimate."""
 
     @property
     def low_s(self: Any) -> float:
@@ -19,6 +24,19 @@ class EstimateCore:
     def high_s(self: Any) -> float:
         """Upper end of the 90 % interval."""
         return cast(float, self.interval[1])
+
+    @property
+    def errors(self: Any) -> dict[str, float]:
+        """Standard deviations as shares of the time, by cause (device, kernel, launch, host, composition, …): its
+        ``doubts`` whose keys begin with that word, in quadrature.
+        """
+        return by_cause(self.doubts)
+
+    def doubts_of(self: Any, metric: str) -> Doubts:
+        """Signed standard deviations of the logarithm of a metric by key: a time, a rate, ``memory`` or ``peak``."""
+        if metric in MEMORY:
+            return cast(Doubts, self.fit.doubts)
+        return weighed([(-1.0 if metric in RATES else 1.0, self.doubts)])
 
     @property
     def needed_bytes(self: Any) -> float:
@@ -40,7 +58,7 @@ def core(estimate: Any) -> dict[str, Any]:
     """Plain data of the core that all estimates have, by their attributes.
 
     ``model`` runs on ``devices`` of the id ``gpu``; ``latency_s`` is the expected time of a step or of a whole answer
-    in a 90 % ``interval`` [s]; ``errors`` are standard deviations by source, as shares of it, and ``limiter`` is the
+    in a 90 % ``interval`` [s]; ``errors`` are standard deviations by cause, as shares of it, and ``limiter`` is the
     resource that most of it is limited by. ``memory_terms`` are bytes of the device that needs most, ``peak_bytes``
     their sum, ``needed_bytes`` what a device must have, with context and allocator; ``fits`` says whether every device
     has that, ``fit`` how likely that is and within which bytes. ``board_energy_j`` is what the

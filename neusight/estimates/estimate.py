@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, field, fields, replace
 from functools import cached_property
-from math import exp, sqrt
+from math import exp
 from typing import TYPE_CHECKING, Any, Literal
 
 from neusight.errors import DataError, DeviceError
@@ -23,7 +23,8 @@ from neusight.estimates.records import (
     union,
 )
 from neusight.estimates.report import headline, html
-from neusight.executors.costs import NORMAL_90, total_of
+from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import spread, weighed
 from neusight.plans.margins import MemoryFit
 from neusight.quick_dataclasses import dataclass
 
@@ -95,27 +96,20 @@ class Estimate(EstimateCore):
         """90 % interval (low, high) around the latency, never below the bound: all errors in quadrature, and down to a
         step that selects nothing where sizes depend on values that are not known.
         """
-        factor = exp(NORMAL_90 * total_of(self.errors))
+        factor = exp(NORMAL_90 * spread(self.doubts))
         low_s = max(self.latency_s / factor, self.bound_s)
         return min(low_s, self.latency_s * self.least_share), self.latency_s * factor
 
     @cached_property
-    def errors(self) -> dict[str, float]:
-        """Source → standard deviation as a share of the latency: how wrong the device's kernels may be together
-        (``device``), each by itself (``kernel``), launches, the host, and the sum of a step (``composition``).
+    def doubts(self) -> dict[str, float]:
+        """Signed standard deviations of the logarithm of the latency by key: of kinds of kernels on the device, of each
+        kernel by itself, of launches, the host, and the sum of a step (``composition``).
 
-        What rows share adds up; kernels' own errors cancel over a step of hundreds.
+        Doubts of one key add up; kernels' own cancel over a step of hundreds.
         """
         if not self.latency_s:
             return {}
-        sums = summed(
-            (source, (row.count * size_s) ** 2 if source == "kernel" else row.count * size_s)
-            for row in self.by_kernel
-            for source, size_s in row.errors_s
-        )
-        if "kernel" in sums:
-            sums["kernel"] = sqrt(sums["kernel"])
-        return {source: abs(size) / self.latency_s for source, size in sums.items() if size}
+        return weighed((row.count / self.latency_s, row.doubts_s) for row in self.by_kernel)
 
     @cached_property
     def bound_s(self) -> float:

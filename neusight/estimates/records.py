@@ -7,6 +7,7 @@ from dataclasses import asdict, field
 from typing import Any
 
 from neusight.devices.spec import DeviceSpec
+from neusight.laws.doubts import OWN, by_cause
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.plans.margins import MemoryFit, reserved
 from neusight.quick_dataclasses import dataclass
@@ -21,8 +22,8 @@ class KernelEstimate:
     """One kernel: ``count`` launches of ``latency_s`` each. All times are for one launch, in seconds.
 
     ``latency_s >= bound_s``; ``low_s <= latency_s <= high_s`` enclose the 90 % interval of this kernel. ``errors_s``
-    are standard deviations in seconds by named source: ``kernel`` is its own, all others it shares with the other rows
-    of an estimate; signed, since a wait for the host cancels what it hides. ``limiter`` is the law that sets the
+    are signed standard deviations in seconds by key of ``laws.doubts``, since a wait for the host cancels what it
+    hides; that of its own ends with ``kernel``, see ``doubts_s``. ``limiter`` is the law that sets the
     latency: compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered,
     that model with ``(transferred)`` when it was trained on another family, or ``roofline``. ``outside`` says in words
     what of the kernel or its device lies outside of that model's training, "" where nothing does. ``compute_j``,
@@ -61,6 +62,11 @@ class KernelEstimate:
         return not self.outside
 
     @property
+    def doubts_s(self) -> dict[str, float]:
+        """Doubts of one launch by key [s]."""
+        return {f"{key}/{self.kernel}" if key.startswith(OWN) else key: size_s for key, size_s in self.errors_s}
+
+    @property
     def total_s(self) -> float:
         """All launches together."""
         return self.count * self.latency_s
@@ -77,6 +83,16 @@ class LoneKernel(KernelEstimate):
     question: Mapping[str, Any] = field(default_factory=dict, compare=False)
     assumed: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = ()
+
+    @property
+    def doubts(self) -> dict[str, float]:
+        """Signed standard deviations of the logarithm of the latency by key."""
+        return {key: size_s / self.latency_s for key, size_s in self.doubts_s.items()} if self.latency_s else {}
+
+    @property
+    def errors(self) -> dict[str, float]:
+        """Standard deviations as shares of the latency by cause, see ``by_cause``."""
+        return by_cause(self.doubts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
+from neusight.devices.spec import DeviceSpec
 from neusight.laws.board_power import EnergyUse, metered
+from neusight.laws.doubts import OWN, common, weighed
 from neusight.laws.fitted import shipped_boards
 from neusight.laws.power import PowerDemand
 from neusight.quick_dataclasses import dataclass
 
 NORMAL_90 = 1.645
 """Standard deviations to either side that enclose 90 % of a normal distribution (definition)."""
+LAUNCH = "launch:"
 LAUNCH_SPREAD = 0.25
 """Standard deviation of the logarithm of a launch's time (assumption: hosts of one generation differ by up to half
 either way, ln(1.5) / 1.645; launches on more hosts would tell)."""
+
+
+def cause_of(device: DeviceSpec, kind: str, what: str = "device") -> str:
+    """Key of the doubt that kernels of a kind share on a device and other boards of its die."""
+    return f"{what}:{(device.die or (device.original or device).id).lower()}/{kind}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +56,9 @@ class Costs:
     """What of kernel or device lies outside of the answering model's training, in words; "" where nothing does."""
     source: np.ndarray
     spread: np.ndarray
-    """Standard deviation of the log error of the execution that all kernels of an op share on the device."""
+    """Standard deviation of the log error of the execution that all kernels of a cause share on the device."""
+    cause: np.ndarray
+    """Key of that doubt, ``device:gh100/attention``."""
     demand: PowerDemand | None = None
     """Power that the kernels draw at full clock, for streams that share a budget; None where it is not known."""
     energy: EnergyUse | None = None
@@ -108,13 +118,23 @@ class Costs:
         above = np.hypot(self.high_s - self.latency_s, self.overhead_s * (launch - 1.0))
         return np.maximum(self.latency_s - below, self.bound_s), self.latency_s + above
 
-    def errors_s(self) -> dict[str, np.ndarray]:
-        """Standard deviations of a lone launch by named source, in seconds: of the device, the kernel, the launch."""
-        return {
-            "device": self.execution_s * self.spread,
-            "kernel": self.execution_s * self.own_spread,
-            "launch": self.overhead_s * LAUNCH_SPREAD,
-        }
+    @property
+    def die(self) -> str:
+        """Chip of the device, or its id; "" of no kernels."""
+        return str(self.cause[0]).partition(":")[2].partition("/")[0] if len(self.cause) else ""
+
+    def doubts_s(self) -> dict[str, np.ndarray]:
+        """Standard deviations of executions by key [s], shape (n,): of their causes, and each kernel's own."""
+        columns: dict[str, np.ndarray] = {}
+        for cause in dict.fromkeys(self.cause.tolist()):
+            execution_s = np.where(self.cause == cause, self.execution_s, 0.0)
+            own = {f"{OWN}{self.die}": execution_s * self.own_spread}
+            columns = weighed(((1.0, columns), (1.0, common(cause, execution_s * self.spread)), (1.0, own)))
+        return columns
+
+    def lone_doubts_s(self) -> dict[str, np.ndarray]:
+        """Standard deviations of lone launches by key [s], shape (n,)."""
+        return self.doubts_s() | {f"{LAUNCH}{self.die}": self.overhead_s * LAUNCH_SPREAD}
 
     def slower(self, least_s: np.ndarray) -> Costs:
         """The same kernels with no execution shorter than ``least_s``, their new bound."""
@@ -191,8 +211,3 @@ def binding_share(first_s: np.ndarray, second_s: np.ndarray, spread: np.ndarray)
     ratio = np.log(np.maximum(first_s, 1e-15) / np.maximum(second_s, 1e-15)) / np.maximum(spread, 1e-9)
     # Logistic approximation of the normal distribution (Bowling et al. 2009), within 0.01: no scipy at a cold start.
     return 1.0 / (1.0 + np.exp(-np.clip(1.702 * ratio, -60.0, 60.0)))
-
-
-def total_of(errors: Mapping[str, float]) -> float:
-    """Independent standard deviations in quadrature."""
-    return float(np.sqrt(sum(value**2 for value in errors.values())))

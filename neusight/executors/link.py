@@ -12,7 +12,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
 from neusight.executors.base import Options
-from neusight.executors.costs import Costs
+from neusight.executors.costs import Costs, cause_of
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.work import by_distinct, work_of
@@ -85,6 +85,7 @@ class LinkPredictor:
             outside=np.full(len(batch), _outside(device)),
             source=np.full(len(batch), SOURCE),
             spread=by_distinct(kinds, lambda kind: self._spread(device, kind)),
+            cause=np.char.add(cause_of(device, "", "links"), kinds),
         )
 
     def provenance(self, device: DeviceSpec) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from neusight.devices.spec import DeviceSpec, MicrocontrollerSpec
 from neusight.engines import Libraries
 from neusight.errors import DeviceError
 from neusight.executors.base import Options
-from neusight.executors.costs import NORMAL_90, Costs, EnergyUse
+from neusight.executors.costs import NORMAL_90, Costs, EnergyUse, cause_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
@@ -70,6 +70,7 @@ class MicrocontrollerPredictor:
             outside=np.where(np.isin(batch["dtype"], ("int8", "uint8")), "", NOT_INTEGERS),
             source=np.full(n, SOURCE),
             spread=np.full(n, spread),
+            cause=np.full(n, cause_of(device, SOURCE)),
             energy=EnergyUse(compute_j=power_w * execution_s, sram_j=zeros, dram_j=zeros),
         )
 

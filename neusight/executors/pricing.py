@@ -19,7 +19,7 @@ from neusight.workloads.program import Part
 class PartCosts(NamedTuple):
     """What the kernels of one part take, columns of shape (n,) but for ``costs``, one row a row of ``Part.batch``.
 
-    ``spread`` is the standard deviation of the log error that kernels of an operator share on the device,
+    ``spread`` is the standard deviation of the log error that kernels of a ``cause`` share on the device,
     ``own_spread`` that of each by itself; ``energy`` what they add to what the board draws all the time, None where it
     was not asked for.
     """
@@ -27,6 +27,7 @@ class PartCosts(NamedTuple):
     latency_s: np.ndarray
     spread: np.ndarray
     own_spread: np.ndarray
+    cause: np.ndarray
     limiter: np.ndarray
     energy: EnergyUse | None
     costs: Costs
@@ -64,6 +65,7 @@ def price(parts: Sequence[Part], cost: Callable[[KernelBatch], Costs], *, energy
                 costs.latency_s[rows],
                 spread[rows],
                 own_spread[rows],
+                costs.cause[rows],
                 costs.limiter[rows],
                 drawn and drawn.take(rows),
                 costs,

@@ -22,6 +22,7 @@ import numpy as np
 from neusight.devices import load_device
 from neusight.engines.server import COMMON, GROUPS, HOST, ROCM
 from neusight.errors import DataError
+from neusight.laws.doubts import OWN
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, significant
 from neusight.learn.served import ServedRow, ServedRows, read_served
@@ -166,6 +167,10 @@ def _elapsed_s(since_s: np.ndarray, at_s: np.ndarray) -> np.ndarray:
     return np.asarray(past * at_s - np.append(0.0, np.cumsum(ordered_s))[past])
 
 
+KERNELS = ("device:", "links:", OWN)
+"""Begins of keys of doubts of kernels."""
+
+
 def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> tuple[np.ndarray, float]:
     """``EngineObservation.sides`` of some rows of a run's passes, for all of them, ``weight`` of each, shape (m,), and
     their ``doubt``: kernels of all passes err together.
@@ -178,7 +183,8 @@ def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> tuple
     costs = deployment.interpolate(rounds)
     # A picked pass stands for the time of its neighbours, however many they are.
     seconds = np.bincount(standing, lasts_s)
-    doubts = np.hypot(costs.errors["device"], costs.errors["kernel"]) / deployment.server.doubt_share
+    kernels = [size for key, size in costs.doubts.items() if key.startswith(KERNELS)]
+    doubts = np.sqrt(np.sum(np.square(kernels), axis=0)) / deployment.server.doubt_share
     doubt = seconds @ doubts / seconds.sum()
     return (seconds / costs.latency_s)[:, None, None] * sides_of(deployment, rounds, costs), float(doubt)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from neusight.errors import NeusightError
 from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import spread
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, group_weights
 from neusight.learn.physics.solve import likeliest
@@ -18,7 +19,7 @@ from neusight.learn.sums import weighted_quantiles
 from neusight.measured import MeasuredTable
 from neusight.measured.compare import gain_of, question_of
 from neusight.measured.folder import learned_tables
-from neusight.what_if.gain import Doubt, known_doubt
+from neusight.what_if.gain import Unexplained, ratio_doubts
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -30,7 +31,9 @@ _INSIDE = 0.9
 
 @dataclass(frozen=True)
 class Residual:
-    """A pair: the logarithm of the predicted over the measured gain, and what ``Doubt.deviation`` takes."""
+    """A pair: the logarithm of the predicted over the measured gain, the deviation that the doubts of both answers
+    leave, and the ratio.
+    """
 
     of_set: str
     memory: bool
@@ -74,15 +77,15 @@ def residuals(table: MeasuredTable, predictor: Predictor, left_out: Counter[str]
             left_out[str(error)] += 1
             continue
         gain = gain_of(answers)
-        known = known_doubt(answers.before, answers.after, gain.metric)
+        known = spread(ratio_doubts(answers.before, answers.after, gain.metric))
         error_of = float(np.log(gain.ratio / row["gain"]))
         gpu = row["gpu"] if isinstance(row.get("gpu"), str) else ""
         yield Residual(str(row.get("source")), gain.metric == "peak", error_of, known, gain.ratio, gpu)
 
 
-def fitted(pairs: Sequence[Residual]) -> Doubt:
-    """The doubt under which nine of ten pairs lie inside their intervals, where every set counts alike: the likeliest
-    shape, then the width.
+def fitted(pairs: Sequence[Residual]) -> Unexplained:
+    """Deviations beyond the doubts of both answers under which nine of ten pairs lie inside their intervals, where each
+    set has equal weight: the likeliest shape, then the size.
     """
     sets = np.unique([pair.of_set for pair in pairs], return_inverse=True)[1]
     # A set counts as the root of its pairs.
@@ -99,8 +102,9 @@ def fitted(pairs: Sequence[Residual]) -> Doubt:
         return float(weights @ (np.log(deviations(shape)) + tails))
 
     shape = likeliest(surprise, [0.15, 0.02])
-    most = weighted_quantiles(np.abs(errors) / deviations(shape), weights, _INSIDE) / NORMAL_90
-    return Doubt(float(most), *(most * shape).tolist())
+    beyond = np.sqrt(np.maximum((errors / NORMAL_90) ** 2 - sources**2, 0.0))
+    size = weighted_quantiles(beyond / np.hypot(shape[0] * effects, shape[1]), weights, _INSIDE)
+    return Unexplained(*(size * shape).tolist())
 
 
 GAINS = ConstantsFit(read=read_gains, solve=solve_gains, rows="gains that are answered")

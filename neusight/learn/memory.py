@@ -15,6 +15,7 @@ import numpy as np
 from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
 from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import spread
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, grouped, significant
 from neusight.learn.physics.solve import likeliest
@@ -23,7 +24,7 @@ from neusight.learn.sums import students_widening
 from neusight.measured.folder import FITTED, learned_tables
 from neusight.measured.table import MeasuredTable, read_table
 from neusight.plans.fits import verdict
-from neusight.plans.margins import SOURCES, spread_bytes
+from neusight.plans.margins import SOURCES, doubts_of
 from neusight.plans.memory import RankMemory, memory_of
 from neusight.workloads.decoders.decoder import Decoder
 
@@ -124,7 +125,7 @@ def _reserved(run: TrainingRun, measured_bytes: float) -> tuple[float, float]:
     """Error of what the fullest rank reserves, and its spread by all sources but the trainer, as shares of it."""
     fit = verdict(memory(run), run.cluster.device)
     expected = fit.needed_bytes - fit.terms["context"]
-    return measured_bytes / expected - 1.0, spread_bytes(fit.terms) / expected
+    return measured_bytes / expected - 1.0, spread(doubts_of(fit.terms)) * fit.needed_bytes / expected
 
 
 def memory_spreads(rows: Sequence[tuple[str, float, float]]) -> dict[str, float]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from math import erf, hypot, sqrt
+from math import erf, sqrt
 from types import MappingProxyType
 from typing import Any
 
+from neusight.laws.doubts import spread
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.quick_dataclasses import dataclass
 from neusight.units import gib
@@ -31,7 +32,7 @@ SOURCES: dict[str, tuple[float, tuple[str, ...]]] = {
 """Standard deviation of each source as a share of its terms. Assumptions: of states, that buffers are padded; of the
 context, 300 to 600 MiB where ``CONTEXT_BYTES`` is taken; of fragments, all of them, but no more than is usual: memory
 reserved by ten runs of torchtitan is within 3 % of their peak around the prediction."""
-TRAINER = "trainer"
+MEMORY, TRAINER = "memory:", "trainer"
 """Source of trainer-specific memory, as a share of all tensors: buckets, copies and undocumented buffers
 (``Engine.memory_spread``)."""
 _LIKELY = 0.95
@@ -41,23 +42,24 @@ _LIKELY = 0.95
 _NONE: Mapping[str, float] = MappingProxyType({})
 
 
-def spread_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -> float:
-    """Standard deviation of the sum of terms [B], with the ``shares`` of sources where they are others."""
-    spreads = {
+def doubts_of(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -> dict[str, float]:
+    """Doubts of the sum of terms [B] by key, as shares of it, with the ``shares`` of sources where they are others."""
+    sizes = {
         source: shares.get(source, share) * sum(terms.get(name, 0.0) for name in names)
         for source, (share, names) in SOURCES.items()
     }
     tensors = sum(size for name, size in terms.items() if name not in ("context", "fragments"))
     if tensors:
-        spreads["fragments"] = min(spreads["fragments"], ALLOCATOR_SHARE * tensors)
-        spreads[TRAINER] = shares.get(TRAINER, 0.0) * tensors
-    return hypot(*spreads.values())
+        sizes["fragments"] = min(sizes["fragments"], ALLOCATOR_SHARE * tensors)
+        sizes[TRAINER] = shares.get(TRAINER, 0.0) * tensors
+    total = sum(terms.values())
+    return {f"{MEMORY}{source}": size / total for source, size in sizes.items() if size}
 
 
 def interval_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -> tuple[float, float]:
-    """The 90 % interval (low, high) of the sum of terms [B]; as ``spread_bytes``."""
-    total, margin = sum(terms.values()), _QUANTILE_95 * spread_bytes(terms, shares)
-    return max(total - margin, 0.0), total + margin
+    """The 90 % interval (low, high) of the sum of terms [B]; as ``doubts_of``."""
+    total, margin = sum(terms.values()), _QUANTILE_95 * spread(doubts_of(terms, shares))
+    return total * max(1.0 - margin, 0.0), total * (1.0 + margin)
 
 
 def reserved(terms: Mapping[str, float], reserve: float | None = None) -> dict[str, float]:
@@ -97,6 +99,11 @@ class MemoryFit:
         return self.usable_bytes - self.needed_bytes
 
     @property
+    def doubts(self) -> dict[str, float]:
+        """Standard deviations by key, as shares of ``needed_bytes``."""
+        return doubts_of(self.terms, self.shares)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """90 % interval of ``needed_bytes`` [B]."""
         return interval_bytes(self.terms, self.shares)
@@ -109,8 +116,8 @@ class MemoryFit:
     @property
     def probability(self) -> float:
         """Probability that the needed memory is available."""
-        spread = spread_bytes(self.terms, self.shares)
-        return 0.5 * (1.0 + erf(self.spare_bytes / spread / sqrt(2.0))) if spread else float(self.fits)
+        spread_bytes = self.needed_bytes * spread(self.doubts)
+        return 0.5 * (1.0 + erf(self.spare_bytes / spread_bytes / sqrt(2.0))) if spread_bytes else float(self.fits)
 
     @property
     def words(self) -> str:

@@ -11,8 +11,9 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine, Host, Libraries
-from neusight.executors.costs import LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, total_of
+from neusight.executors.costs import LAUNCH, LAUNCH_SPREAD, NORMAL_90, Costs, binding_share
 from neusight.executors.pricing import sharing_power
+from neusight.laws.doubts import OWN, spread
 from neusight.plans.program import TracedStep
 from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
@@ -20,8 +21,11 @@ from neusight.units import decimal
 COMPOSITION_SPREAD = 0.1
 """Standard deviation of the log error of a step as the sum of its operators: sums of measured operators miss measured
 steps by 8.7 % on average, on GPUs of all kinds (``experiments/asplos25``), which is 0.11 of a normal error."""
+HOST, COMPOSITION, LIBRARIES = "host:", "composition:", "libraries:"
+"""Begins of keys of doubts, see ``laws.doubts``: of hosts by engine, of steps by model."""
 
 Errors = dict[str, np.ndarray]
+"""Signed standard deviations in seconds by key of ``laws.doubts``, columns of shape (n,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +46,8 @@ class Wait:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A program with its times: for each of its batches the costs in the stream, with errors in seconds of one launch
-    by named source, and what the stream waits for.
+    """A program with its times: for each of its batches the costs in the stream, with errors of one launch by key,
+    and what the stream waits for.
     """
 
     program: TracedStep
@@ -78,9 +82,10 @@ def one_stream(
         costs = [c.times(libraries.factor) for c in costs]
     costs_alone = [in_stream(c, interval_s) for c in costs]
     stream = sharing_power(costs_alone, counts)
-    single = [stream_errors_s(c, interval_s, libraries) for c in costs]
+    composition = f"{COMPOSITION}{program.workload.request.model}"
+    single = [stream_errors_s(c, interval_s, composition, libraries) for c in costs]
     errors = tuple(
-        {source: size_s * now.latency_s / before.latency_s for source, size_s in errors_s.items()}
+        {key: size_s * now.latency_s / before.latency_s for key, size_s in errors_s.items()}
         for now, before, errors_s in zip(stream, costs_alone, single, strict=True)
     )
     totals = _totals(stream, errors, counts)
@@ -90,11 +95,11 @@ def one_stream(
         )
     dispatch = _host_wait(totals, program.dispatches, engine)
     memory = _memory_wait(totals, dispatch, program.traffic_bytes, device)
-    waits = (None if host is None else _call(host), dispatch, memory)
+    waits = (None if host is None else _call(host, engine), dispatch, memory)
     return Timeline(program, tuple(stream), errors, tuple(w for w in waits if w is not None))
 
 
-def _call(host: Host) -> Wait:
+def _call(host: Host, engine: Engine) -> Wait:
     """Wait of a device at rest until its first kernel arrives."""
     doubt = float(np.exp(NORMAL_90 * host.spread))
     before_s = host.before_s
@@ -104,7 +109,7 @@ def _call(host: Host) -> Wait:
         latency_s=before_s,
         low_s=before_s / doubt,
         high_s=before_s * doubt,
-        errors_s={"host": before_s * host.spread},
+        errors_s={f"{HOST}{engine.name}": before_s * host.spread},
     )
 
 
@@ -139,18 +144,25 @@ def in_stream(single: Costs, interval_s: float) -> Costs:
     )
 
 
-def stream_errors_s(single: Costs, interval_s: float, libraries: Libraries | None = None) -> Errors:
-    """Errors of kernels in the stream by source: of the launches as far as those bind, else of the execution."""
-    of_launches, execution_s = single.errors_s(), single.execution_s
-    spread = np.hypot(single.spread, single.own_spread)
-    launch = binding_share(np.full_like(execution_s, interval_s), execution_s, np.hypot(spread, LAUNCH_SPREAD))
+def stream_errors_s(single: Costs, interval_s: float, composition: str, libraries: Libraries | None = None) -> Errors:
+    """Errors of kernels in the stream by key: of the launches as far as those bind, else of the execution.
+
+    Args:
+        single: costs of single launches.
+        interval_s: time between two launches from one host thread [s].
+        composition: key of the error of a step as the sum of its operators.
+        libraries: of other versions than those that kernels were measured with.
+    """
+    execution_s = single.execution_s
+    ratio_spread = np.hypot(np.hypot(single.spread, single.own_spread), LAUNCH_SPREAD)
+    launch = binding_share(np.full_like(execution_s, interval_s), execution_s, ratio_spread)
     latency_s = np.maximum(execution_s, interval_s)
-    version = {} if libraries is None else {"libraries": (1.0 - launch) * execution_s * libraries.spread}
-    return version | {
-        "device": (1.0 - launch) * of_launches["device"],
-        "kernel": (1.0 - launch) * of_launches["kernel"],
-        "launch": launch * latency_s * LAUNCH_SPREAD,
-        "composition": latency_s * COMPOSITION_SPREAD,
+    version = {} if libraries is None else {LIBRARIES: (1.0 - launch) * execution_s * libraries.spread}
+    return {
+        **version,
+        **{key: (1.0 - launch) * size_s for key, size_s in single.doubts_s().items()},
+        f"{LAUNCH}{single.die}": launch * latency_s * LAUNCH_SPREAD,
+        composition: latency_s * COMPOSITION_SPREAD,
     }
 
 
@@ -167,7 +179,7 @@ class _Totals:
     @property
     def spread(self) -> float:
         """Standard deviation of the logarithm of the time."""
-        return total_of(self.errors_s) / self.latency_s if self.latency_s else 0.0
+        return spread(self.errors_s) / self.latency_s if self.latency_s else 0.0
 
 
 def _totals(stream: Sequence[Costs], errors: Sequence[Errors], counts: Sequence[np.ndarray]) -> _Totals:
@@ -175,13 +187,13 @@ def _totals(stream: Sequence[Costs], errors: Sequence[Errors], counts: Sequence[
         name: sum(float((n * getattr(c, name)).sum()) for c, n in zip(stream, counts, strict=True))
         for name in ("latency_s", "low_s", "high_s", "bound_s")
     }
-    by_source: dict[str, float] = {}
+    by_key: dict[str, float] = {}
     for of, n in zip(errors, counts, strict=True):
-        for source, column in of.items():
+        for key, column in of.items():
             # Kernels' own errors are independent of each other, all others are shared.
-            mine = float(np.square(n * column).sum()) if source == "kernel" else float((n * column).sum())
-            by_source[source] = by_source.get(source, 0.0) + mine
-    return _Totals(**sums, errors_s=by_source | {"kernel": by_source.get("kernel", 0.0) ** 0.5})
+            own = key.startswith(OWN)
+            by_key[key] = by_key.get(key, 0.0) + float((np.square(n * column) if own else n * column).sum())
+    return _Totals(**sums, errors_s={key: size**0.5 if key.startswith(OWN) else size for key, size in by_key.items()})
 
 
 _NEVER = 1e-3
@@ -194,21 +206,21 @@ def _host_wait(kernels: _Totals, dispatches: float, engine: Engine) -> Wait | No
     The faster the device and the slower the host, the longer it waits.
     """
     host_s = max(0.0, engine.host_s_per_call + dispatches * engine.host_s_per_operator)
-    spread = float(np.hypot(kernels.spread, engine.host_spread))
-    decides = float(binding_share(np.array(host_s), np.array(kernels.latency_s), np.array(spread)))
+    ratio_spread = np.hypot(kernels.spread, engine.host_spread)
+    decides = float(binding_share(np.array(host_s), np.array(kernels.latency_s), ratio_spread))
     if decides < _NEVER:
         return None
     doubt = float(np.exp(NORMAL_90 * engine.host_spread))
     ends = ((kernels.latency_s, 1.0), (kernels.high_s, 1.0 / doubt), (kernels.low_s, doubt))
     latency_s, low_s, high_s = (max(0.0, host_s * factor - total) for total, factor in ends)
-    shared = {source: -decides * size for source, size in kernels.errors_s.items() if source != "kernel"}
+    shared = {key: -decides * size for key, size in kernels.errors_s.items() if not key.startswith(OWN)}
     return Wait(
         what="dispatch of operators",
         limiter="host",
         latency_s=latency_s,
         low_s=low_s,
         high_s=high_s,
-        errors_s=shared | {"host": decides * host_s * engine.host_spread},
+        errors_s=shared | {f"{HOST}{engine.name}": decides * host_s * engine.host_spread},
     )
 
 

@@ -8,8 +8,9 @@ from html import escape
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from neusight.estimates.core import EstimateCore, core
+from neusight.estimates.core import RATES, EstimateCore, core
 from neusight.estimates.energy import BoardEnergy
+from neusight.laws.doubts import Doubts
 from neusight.serving.memory import ServingMemory
 from neusight.units import gib, milliseconds
 
@@ -59,10 +60,10 @@ class ServingEstimate(EstimateCore):
     ``prefix_hit`` is the share of prompt tokens that the cache held. ``prefill`` and ``decode`` tell what passes with
     prompts and passes that only generate are limited by. ``diverges`` says in words that the load outgrows the
     deployment, ``warnings`` what was approximated, ``assumed`` values of fields that were left open,
-    with the reason, ``question`` the words that were asked, {} where objects were given. ``errors`` by
-    source and ``limiter``, the resource that most of the time is limited by, are of ``latency_s``, that of a whole
-    answer; ``usd_per_hour`` is the price of one device, of several kinds their mean, ``price_source`` where it is from,
-    ``unpriced`` the devices whose price is not known, ``launch`` the command that starts one replica.
+    with the reason, ``question`` the words that were asked, {} where objects were given. ``metric_doubts`` are by
+    metric, see ``doubts_of``; ``limiter``, the resource that most of the time is limited by, is of ``latency_s``, that
+    of a whole answer; ``usd_per_hour`` is the price of one device, of several kinds their mean, ``price_source`` where
+    it is from, ``unpriced`` the devices whose price is not known, ``launch`` the command that starts one replica.
     """
 
     model: str
@@ -78,7 +79,7 @@ class ServingEstimate(EstimateCore):
     tpot_s: Metric
     itl_s: Metric
     e2e_s: Metric
-    errors: dict[str, float]
+    metric_doubts: dict[str, Doubts]
     limiter: str
     output_tokens_per_s: Metric
     steady_output_tokens_per_s: Metric
@@ -111,6 +112,16 @@ class ServingEstimate(EstimateCore):
     fit = property(attrgetter("memory.fit"), doc="What a device needs before any cache, of the engine's share.")
     fits = property(attrgetter("memory.fits"), doc="Whether there is room for a cache; else there is no estimate.")
     joule_per_output_token = property(attrgetter("token_energy.expected_j"), doc="Boards' energy for a token [J].")
+
+    @property
+    def doubts(self) -> Doubts:
+        """Signed standard deviations of the logarithm of ``latency_s`` by key."""
+        return self.metric_doubts["e2e"]
+
+    def doubts_of(self, metric: str) -> Doubts:
+        """Signed standard deviations of the logarithm of a metric by key: one of ``LATENCIES``, or as all answers."""
+        name = "throughput" if metric in RATES else metric
+        return self.metric_doubts[name] if name in self.metric_doubts else super().doubts_of(metric)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -185,7 +196,8 @@ class ServingEstimate(EstimateCore):
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the core of every estimate, and what a load has besides."""
         memory = asdict(self.memory) | {"fits": self.memory.fits}
-        return core(self) | asdict(self) | self._named(*_RATES) | {"memory": memory}
+        own = {name: value for name, value in asdict(self).items() if name != "metric_doubts"}
+        return core(self) | own | self._named(*_RATES) | {"memory": memory}
 
     def row(self) -> dict[str, Any]:
         """One flat row for tables and CSV, times in milliseconds; None where a figure is not there."""

@@ -20,16 +20,18 @@ from neusight.engines import Engine
 from neusight.engines.libraries import slowdown, variant_of
 from neusight.engines.server import GROUPS, HOST, Server
 from neusight.errors import ModelError
-from neusight.executors.costs import NORMAL_90, Costs
+from neusight.executors.costs import NORMAL_90, Costs, cause_of
 from neusight.executors.pricing import PartCosts, price
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.precision import stored_bytes
 from neusight.laws.board_power import EnergyUse, board_j, idle_w, stream_energy
+from neusight.laws.doubts import common, own_key, weighed
 from neusight.laws.fitted import shipped_boards, shipped_physics
 from neusight.laws.routes import Place
 from neusight.plans.placement import Placement
 from neusight.requests import Plan
+from neusight.schedule.timeline import HOST as HOST_DOUBT
 from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.lookup import (
     ENERGY,
@@ -59,6 +61,8 @@ from neusight.workloads.program import Part
 Pricer = Callable[[KernelBatch, Place, Conditions], Costs]
 """What answers for kernels on a device, such as ``Predictor.kernels``, and for collectives on a cluster."""
 ATTENTION = ("context", "decode")
+ENGINE = "engine:"
+"""Begin of keys of what constants of an engine leave unexplained, see ``laws.doubts``."""
 SCHEME_SPREAD = 0.25
 """Products with 4-bit weights reach 0.5 to 0.9 of what bandwidth allows by library and shape (Frantar et al. 2024,
 MARLIN, figure 1; assumption: as far apart elsewhere): standard deviation of the logarithm of kernels of quantised
@@ -70,7 +74,8 @@ _SHARED_GROUPS = tuple(group for group in GROUPS if group not in ATTENTION)
 class PassCosts:
     """Times of passes in seconds, columns of shape (n,).
 
-    ``low_s <= latency_s <= high_s`` enclose 90 %, ``errors`` are by source, as a share; ``host_s`` is the engine's own
+    ``low_s <= latency_s <= high_s`` enclose 90 %, ``doubts`` are signed standard deviations of their
+    logarithms by key; ``host_s`` is the engine's own
     time in it, ``waits_s`` of that what its kernels wait for launches; ``parts_s`` what each kind of kernel takes,
     ``limiters`` which resource each is limited by; ``groups_s`` are times by ``GROUPS`` without the engine's factors.
     """
@@ -78,7 +83,7 @@ class PassCosts:
     latency_s: np.ndarray
     low_s: np.ndarray
     high_s: np.ndarray
-    errors: dict[str, np.ndarray]
+    doubts: dict[str, np.ndarray]
     host_s: np.ndarray
     waits_s: np.ndarray
     parts_s: dict[str, np.ndarray]
@@ -104,7 +109,7 @@ class PassCosts:
         longest = max(other.parts_s, key=lambda part: other.parts_s[part].sum())
         return PassCosts(
             **sums,
-            errors={source: shares[0] * own + shares[1] * other.errors[source] for source, own in self.errors.items()},
+            doubts=weighed(((shares[0], self.doubts), (shares[1], other.doubts))),
             parts_s=self.parts_s | parts_s,
             limiters=self.limiters | {name: other.limiters[longest]},
             groups_s={group: own_s + runs * other.groups_s[group] for group, own_s in self.groups_s.items()},
@@ -391,25 +396,13 @@ class ReplicaPricer:
         host_s = server.rests_s(own_s) + waits_s
         latency_s = kernels_s + host_s
         drawn = EnergyUse(**{f.name: columns[ENERGY, f.name] for f in fields(EnergyUse)}).plus(self._sampling(steps))
-        # Kernels of a group share what is not known of a device; of other groups other constants were fitted.
-        share, composition = server.doubt_share / latency_s, server.spread
-        device = share * np.sqrt(sum(shared_s**2 for shared_s in sums.by(SHARED).values()))
-        own = share**2 * columns[OWN]
-        host = self._host_spread(launches_s, kernels_s)
-        unmeasured = self.precision.quantisation and not server.fitted_to
-        scheme = (SCHEME_SPREAD if unmeasured else 0.0) * kernels_s / latency_s
-        factor = np.exp(NORMAL_90 * np.sqrt(device**2 + own + composition**2 + host**2 + scheme**2))
+        doubts = self._doubts(sums, kernels_s, launches_s, latency_s)
+        factor = np.exp(NORMAL_90 * np.sqrt(sum(np.square(size) for size in doubts.values())))
         return PassCosts(
             latency_s=latency_s,
             low_s=latency_s / factor,
             high_s=latency_s * factor,
-            errors={
-                "device": device,
-                "kernel": np.sqrt(own),
-                "composition": np.full(len(steps), composition),
-                "host": host,
-                "scheme": scheme,
-            },
+            doubts=doubts,
             host_s=host_s,
             waits_s=waits_s,
             parts_s=parts_s,
@@ -418,6 +411,26 @@ class ReplicaPricer:
             energy_j=board_j(self.device, drawn.total_j, latency_s, shipped_boards().physics),
             drawn=drawn,
         )
+
+    def _doubts(
+        self, sums: PassSums, kernels_s: np.ndarray, launches_s: np.ndarray, latency_s: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Signed standard deviations of the logarithms of passes by key; columns of shape (n,)."""
+        server, scheme = self.engine.serving, self.precision.quantisation.method
+        model = own_key(self._cause("rest"), f"{self.decoder.name} {scheme} on {self.plan.world}")
+        kernels = [(1.0, common(self._cause(group), shared_s)) for group, shared_s in sums.by(SHARED).items()]
+        unmeasured = self.precision.quantisation and not server.fitted_to
+        parts = [
+            (server.doubt_share / latency_s, weighed([*kernels, (1.0, {model: np.sqrt(sums.columns[OWN])})])),
+            (np.ones_like(latency_s), {f"{ENGINE}{self.engine.name}/{server.era}": server.spread}),
+            (self._host_spread(launches_s, kernels_s), {f"{HOST_DOUBT}{self.engine.name}": 1.0}),
+            (kernels_s / latency_s, {f"scheme:{scheme}": SCHEME_SPREAD} if unmeasured else {}),
+        ]
+        return weighed(parts)
+
+    def _cause(self, group: str) -> str:
+        """Key of the doubt that kernels of a group share on the device."""
+        return cause_of(self.device, _CAUSES[group], "links" if group == "collectives" else "device")
 
     def _host_spread(self, launches_s: np.ndarray, kernels_s: np.ndarray) -> np.ndarray:
         """Standard deviation of the logarithm of passes by hosts that launch faster or slower, of an engine whose own
@@ -431,6 +444,11 @@ class ReplicaPricer:
         return np.asarray(np.log(slow / fast) / (2 * NORMAL_90))
 
 
+_CAUSES = {
+    **{"context": "attention", "decode": "attention", "products": "matrix", "experts": "moe", "rest": "stream"},
+    "collectives": "collectives",
+}
+"""Kinds of kernels by groups: tile models that answer for most of them."""
 _GROUP_OF = {"gemm": "products", "moe": "experts", "grouped_gemm": "experts", "collective": "collectives"}
 
 

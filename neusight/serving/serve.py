@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
-from math import hypot
+from math import hypot, sqrt
 from operator import add
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from neusight.estimates.core import largest
 from neusight.estimates.energy import BoardEnergy, around
 from neusight.executors.costs import NORMAL_90
 from neusight.kernels.schemes import with_kernels_for
+from neusight.laws.doubts import Doubts, spread, weighed
 from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.deployment import Deployment
 from neusight.serving.disaggregated import ApartRun, simulate_apart
@@ -28,6 +30,7 @@ from neusight.serving.simulate import ALONE, simulate
 SAMPLED = 96
 """Rows of a run that are looked at part by part, for intervals, limiters and energy."""
 HOUR_S, MILLION = 3600.0, 1e6
+NO_DOUBTS: Doubts = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -151,11 +154,12 @@ class SampledPasses:
         """Factor of the 90 % interval of all passes together: what errors they have, they have in common."""
         return float(np.exp(NORMAL_90 * (self.seconds @ self.costs.spread) / self.seconds.sum()))
 
-    def errors(self, metric: Metric) -> dict[str, float]:
-        """By source, as a share of a metric, whose interval they make up."""
-        means = {source: float(self.seconds @ error) for source, error in self.costs.errors.items()}
-        spread = float(np.log(metric.high / metric.low) / (2 * NORMAL_90))
-        return {source: spread * mean / hypot(*means.values()) for source, mean in means.items() if mean}
+    def doubts(self, metric: Metric, sign: float = 1.0, apart: Doubts = NO_DOUBTS) -> Doubts:
+        """Doubts of a metric by key, which make up its interval: those of all passes, beside some ``apart`` of them."""
+        width = float(np.log(metric.high / metric.low) / (2 * NORMAL_90)) if metric.low else 0.0
+        means = {key: float(self.seconds @ size) for key, size in self.costs.doubts.items()}
+        of_passes = sqrt(max(width**2 - spread(apart) ** 2, 0.0)) / (spread(means) or 1.0)
+        return {key: size for key, size in weighed([(sign * of_passes, means), (sign, apart)]).items() if size}
 
     @property
     def resource(self) -> str:
@@ -250,7 +254,15 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
     request_s = 0.0 if _all_at_start(load) else deployment.server.request_s
     rate = interval.rate(lambda r: r.output_tokens_per_s, groups)
     per_token = float(run.prompt_tokens.sum() / run.output_tokens.sum())
-    e2e_s = interval.time(lambda r: r.e2e_s, request_s)
+    first = deployment.server.first_spread if request_s else 0.0
+    times = {
+        "ttft": interval.time(lambda r: r.ttft_s, request_s, first),
+        "tpot": interval.time(lambda r: r.tpot_s),
+        "itl": interval.time(lambda r: r.itl_s),
+        "e2e": interval.time(lambda r: r.e2e_s, request_s),
+    }
+    doubts = {name: passes.doubts(time) for name, time in times.items()}
+    doubts["ttft"] = pools[0].passes.doubts(times["ttft"], apart={f"first:{deployment.server.era}": first})
     return ServingEstimate(
         model=replica.decoder.name,
         gpu=replica.device.id,
@@ -261,11 +273,11 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
         replicas=deployment.setup.replicas,
         devices=sum(pool.deployment.devices for pool in pools),
         load={"kind": type(load).__name__.lower()} | _load_figures(load),
-        ttft_s=interval.time(lambda r: r.ttft_s, request_s, deployment.server.first_spread if request_s else 0.0),
-        tpot_s=interval.time(lambda r: r.tpot_s),
-        itl_s=interval.time(lambda r: r.itl_s),
-        e2e_s=e2e_s,
-        errors=passes.errors(e2e_s),
+        ttft_s=times["ttft"],
+        tpot_s=times["tpot"],
+        itl_s=times["itl"],
+        e2e_s=times["e2e"],
+        metric_doubts=doubts | {"throughput": passes.doubts(rate, -1.0)},
         limiter=passes.resource,
         output_tokens_per_s=rate,
         steady_output_tokens_per_s=interval.rate(lambda r: r.steady_output_tokens_per_s, groups),

@@ -1,52 +1,45 @@
 """``Gain``: how much better an answer is than another, with the interval of the ratio.
 
-Errors that both answers share cancel: the same kernel on the same device is as much too slow before as after. So a gain
-is more certain than either time.
+Doubts that both answers share cancel, key by key: the same kernel on the same device is as much too slow before as
+after. So a gain is more certain than either time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, log
 from typing import Any
 
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.estimates import Estimate
-from neusight.estimates.core import summed
+from neusight.estimates.core import MEMORY
 from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import Doubts, spread, weighed
 from neusight.questions.what_if import MetricName
 from neusight.serving.estimate import ServingEstimate
 
 Answer = Estimate | TrainingEstimate | ServingEstimate
-_OF_MEMORY = ("memory", "peak")
-ALIKE = 0.8
-"""Correlation of one source's error between kernels that are not the same."""
-OWN = "kernel"
-"""Source of each kernel's independent error."""
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """Standard deviation of the logarithm of a ratio, by its causes.
+class Unexplained:
+    """Standard deviation of the logarithm of a ratio beyond the doubts of both answers.
 
     Attributes:
-        scale: factor on the deviation that remains after errors common to both answers cancel.
         effect: share of the logarithm of the ratio: an optimisation does more or less than its mechanism predicts.
         floor: deviation of any change.
     """
 
-    scale: float
     effect: float
     floor: float
 
-    def deviation(self, sources: float, ratio: float) -> float:
-        """Standard deviation of the logarithm of a ratio whose sources leave a deviation of ``sources``."""
-        return hypot(self.scale * sources, self.effect * log(ratio), self.floor)
+    def deviation(self, ratio: float) -> float:
+        """Standard deviation of the logarithm of a ratio."""
+        return hypot(self.effect * log(ratio), self.floor)
 
 
-OF_TIME = Doubt(scale=1.42, effect=0.272, floor=0.094)
-OF_MEMORY = Doubt(scale=1.64, effect=0.288, floor=0.075)
+OF_TIME = Unexplained(effect=0.272, floor=0.094)
+OF_MEMORY = Unexplained(effect=0.288, floor=0.075)
 """Found by ``neusight fit gains`` to pairs that public projects measured, so that nine of ten
 are inside where every set has equal weight; with a set left out, 71 to 100 % of its pairs."""
 
@@ -73,8 +66,8 @@ class Gain:
         """
         first, second = figure(before, metric), figure(after, metric)
         ratio = second / first if metric == "throughput" else first / second
-        deviation = 0.0 if before is after else _deviation(before, after, metric, ratio)
-        factor = exp(NORMAL_90 * deviation)
+        beyond = 0.0 if before is after else (OF_MEMORY if metric in MEMORY else OF_TIME).deviation(ratio)
+        factor = exp(NORMAL_90 * hypot(spread(ratio_doubts(before, after, metric)), beyond))
         return cls(metric=metric, before=first, after=second, ratio=ratio, low=ratio / factor, high=ratio * factor)
 
     @property
@@ -116,52 +109,6 @@ def _throughput(answer: Answer) -> float:
     return answer.tokens_per_s if isinstance(answer, TrainingEstimate) else answer.output_tokens_per_s.mean
 
 
-def _deviation(before: Answer, after: Answer, metric: MetricName, ratio: float) -> float:
-    doubt = OF_MEMORY if metric in _OF_MEMORY else OF_TIME
-    return doubt.deviation(known_doubt(before, after, metric), ratio)
-
-
-def known_doubt(before: Answer, after: Answer, metric: MetricName) -> float:
-    """Standard deviation of the logarithm of the ratio of two answers that their named sources leave."""
-    if metric in _OF_MEMORY:
-        return _memory_sources(before, after)
-    same = shared_time(before, after)
-    alike = ALIKE + (1.0 - ALIKE) * same
-    sources = before.errors.keys() | after.errors.keys()
-    errors = {s: (before.errors.get(s, 0.0), after.errors.get(s, 0.0)) for s in sources}
-    independent = errors.pop(OWN, (0.0, 0.0))
-    squares = [_difference(a, b, alike) for a, b in errors.values()]
-    return sqrt(sum(squares) + _difference(independent[0], independent[1], same))
-
-
-def _difference(first: float, second: float, correlation: float) -> float:
-    """Variance of the difference of two errors."""
-    return max(0.0, first**2 + second**2 - 2.0 * correlation * first * second)
-
-
-def shared_time(before: Answer, after: Answer) -> float:
-    """Share of both answers' time that is spent in the same parts, from 0 to 1."""
-    first, second = parts_s(before), parts_s(after)
-    total = max(sum(first.values()), sum(second.values()))
-    return sum(min(time_s, second.get(part, 0.0)) for part, time_s in first.items()) / total if total else 1.0
-
-
-def parts_s(answer: Answer) -> Mapping[Any, float]:
-    """Seconds of each part that can be the same in another answer."""
-    if isinstance(answer, Estimate):
-        return summed(((row.kernel, row.phase), row.total_s) for row in answer.by_kernel)
-    if isinstance(answer, TrainingEstimate):
-        return answer.parts_s
-    return {name: share * answer.latency_s for name, share in answer.time_shares.items()}
-
-
-def _memory_sources(before: Answer, after: Answer) -> float:
-    """Standard deviation of the logarithm of the ratio of two peaks: terms of the same size have the same error."""
-    first, second = before.memory_terms, after.memory_terms
-    spreads = []
-    for answer in (before, after):
-        low, high = answer.fit.interval
-        spreads.append(log(max(high, 1.0) / max(low, 1.0)) / (2 * NORMAL_90))
-    total = max(sum(first.values()), sum(second.values()), 1.0)
-    same = sum(min(size, second.get(name, 0.0)) for name, size in first.items()) / total
-    return sqrt(_difference(spreads[0], spreads[1], ALIKE + (1.0 - ALIKE) * same))
+def ratio_doubts(before: Answer, after: Answer, metric: MetricName) -> Doubts:
+    """Doubts of the logarithm of a metric after over that before: what both have in common cancels."""
+    return weighed(((1.0, after.doubts_of(metric)), (-1.0, before.doubts_of(metric))))

@@ -47,11 +47,12 @@ def estimate(*kernels: KernelEstimate, **fields: Any) -> Estimate:
 
 LINEAR = kernel("linear", "forward", 2, 3.0, limiter="compute", source="gemm", family="gemm")
 GELU = kernel("gelu", "forward", 4, 0.5)
-GRAD = kernel("linear", "backward", 4, 4.0, limiter="compute", source="gemm", family="gemm")
+GRAD = kernel("linear", "backward", 4, 4.0, kernel="linear 2048", limiter="compute", source="gemm", family="gemm")
 
 
 def with_errors(row: KernelEstimate, **errors_s: float) -> KernelEstimate:
-    return replace(row, errors_s=tuple(errors_s.items()))
+    keys = {"kernel": "own:t4", "device": "device:tu104"}
+    return replace(row, errors_s=tuple((keys.get(name, f"{name}:"), size_s) for name, size_s in errors_s.items()))
 
 
 def test_sums_over_kernels() -> None:

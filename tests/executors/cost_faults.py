@@ -30,6 +30,6 @@ def faults(found: Costs, batch: KernelBatch) -> list[str]:
         ),
         "sources": bool((found.source != "").all() and np.isin(found.limiter, LIMITERS).all()),
         "energy": all((c >= 0).all() for c in vars(found.drawn).values()),
-        "errors": all((error >= 0).all() for error in found.errors_s().values()),
+        "errors": all((error >= 0).all() for error in found.lone_doubts_s().values()),
     }
     return [name for name, holds in held.items() if not holds]

@@ -10,8 +10,9 @@ import pytest
 
 from neusight.engines import ENGINES, EXPERT_LOAD
 from neusight.engines.engine import TRAINER_SPREAD
+from neusight.laws.doubts import spread
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
-from neusight.plans.margins import KEPT, LIBRARIES, SOURCES, TRAINER, MemoryFit, interval_bytes, reserved, spread_bytes
+from neusight.plans.margins import KEPT, LIBRARIES, SOURCES, TRAINER, MemoryFit, doubts_of, interval_bytes, reserved
 
 GIB = 2.0**30
 TERMS = {"weights": 10 * GIB, "optimizer": 30 * GIB, "activations": 20 * GIB, "loss": 5 * GIB, "workspaces": GIB}
@@ -19,15 +20,16 @@ TERMS = {"weights": 10 * GIB, "optimizer": 30 * GIB, "activations": 20 * GIB, "l
 
 def test_terms_of_one_source_err_together_and_sources_by_themselves() -> None:
     states = SOURCES["states"][0] * 40 * GIB
-    assert spread_bytes(TERMS) == pytest.approx(hypot(states, KEPT * 25 * GIB, LIBRARIES * GIB))
+    deviation = 66 * GIB * spread(doubts_of(TERMS))
+    assert deviation == pytest.approx(hypot(states, KEPT * 25 * GIB, LIBRARIES * GIB))
     low, high = interval_bytes(TERMS)
     assert (low + high) / 2 == pytest.approx(66 * GIB)
-    assert high - low == pytest.approx(2 * 1.645 * spread_bytes(TERMS), rel=1e-3)
+    assert high - low == pytest.approx(2 * 1.645 * deviation, rel=1e-3)
     assert interval_bytes({"fragments": GIB})[0] == 0.0
 
 
 def test_shares_of_sources_may_be_others() -> None:
-    assert spread_bytes({"activations": GIB}, {"kept": 0.5}) == 0.5 * GIB
+    assert doubts_of({"activations": GIB}, {"kept": 0.5}) == {"memory:kept": 0.5}
     usual, wide = (MemoryFit(terms=TERMS, usable_bytes=70 * GIB, shares=shares) for shares in ({}, {"kept": 0.5}))
     assert wide.interval[1] > usual.interval[1]
     assert 0.5 < wide.probability < usual.probability
@@ -90,5 +92,5 @@ def test_memory_spreads_are_what_errors_exceed_spreads_by() -> None:
 def test_a_trainer_widens_the_interval_by_its_share_of_all_tensors() -> None:
     """Beside other sources as a square, and of tensors alone: contexts and fragments are not the trainer's."""
     terms = {"weights": 10 * GIB, "context": GIB}
-    without, with_it = (spread_bytes(terms, shares) for shares in ({}, {TRAINER: 0.05}))
-    assert with_it**2 - without**2 == pytest.approx((0.05 * 10 * GIB) ** 2)
+    without, with_it = (spread(doubts_of(terms, shares)) for shares in ({}, {TRAINER: 0.05}))
+    assert with_it**2 - without**2 == pytest.approx((0.05 * 10 / 11) ** 2)

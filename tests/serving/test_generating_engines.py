@@ -150,7 +150,7 @@ def test_hosts_differ_where_they_are_waited_for(predictor: Predictor) -> None:
         Setup(engine=engine)
         .replica(decoder_of(CONFIG, "small"), load_device("h100-sxm-80gb"), predictor._priced)
         .predict(step)
-        .errors["host"][0]
+        .doubts[f"host:{engine}"][0]
         for engine in ("transformers", "gpt-fast")
     )
     assert waits == pytest.approx(server_named("transformers").host_spread, rel=0.02)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from neusight import Predictor
-from neusight.executors.costs import total_of
+from neusight.laws.doubts import spread
 from neusight.questions.step import step_question
 from neusight.what_if import Gain
-from neusight.what_if.gain import shared_time
+from neusight.what_if.gain import ratio_doubts
 
 STEP = step_question("gpt2", "l4", mode="training", optimizer="adam", batch=4)
 
@@ -40,10 +40,11 @@ def test_rungs_multiply_to_the_whole(predictor: Predictor) -> None:
 
 def test_shared_errors_cancel(predictor: Predictor) -> None:
     ladder = predictor.what_if(STEP, ["fused-optimizer"])
-    both = total_of(ladder.before.errors) ** 2 + total_of(ladder.after.errors) ** 2
+    before, after = ladder.before, ladder.after
+    both = (spread(before.doubts) ** 2 + spread(after.doubts) ** 2) ** 0.5
+    assert spread(ratio_doubts(before, after, "time")) < 0.2 * both
     gain = ladder.gain()
-    assert 0.5 < shared_time(ladder.before, ladder.after) < 1.0
-    assert gain.high / gain.ratio < 1.0 + 1.645 * both**0.5
+    assert gain.high / gain.ratio < 1.0 + 1.645 * both
 
 
 def test_the_search_ranks_and_stops_at_its_target(predictor: Predictor) -> None:

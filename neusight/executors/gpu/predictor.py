@@ -15,7 +15,7 @@ from neusight.devices.load import gpu_of
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import CoverageError
 from neusight.executors.base import Options
-from neusight.executors.costs import Costs
+from neusight.executors.costs import Costs, cause_of
 from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.expected.products import WIDEST_COPY_BYTES, product_of
 from neusight.executors.gpu.expected.times import launch_s, lone_s, start_s
@@ -228,7 +228,10 @@ class KernelPredictor:
         outside = _outside(artifact, after, trained_on(artifact, after.batch), inputs)
         doubts = _variant_doubt(artifact.manifest, after, known, np.where(outside == "", 1.0, TRANSFER_WIDENING))
         demand = replace(after.power_demand, lone=known.demand.lone)  # type: ignore[union-attr]
-        variant = _costs(after, execution_s, overhead_s, doubts, outside=outside, source=known.source, demand=demand)
+        variant = _costs(
+            after, execution_s, overhead_s, doubts,
+            outside=outside, source=known.source, cause=known.cause, demand=demand,
+        )  # fmt: skip
         correction = self.corrections.get(after.device.measured_id)
         return variant if correction is None else correction.apply(after, variant)
 
@@ -325,9 +328,10 @@ def _estimates(
     # A device that was measured is no better known in operators that nobody measured.
     kinship = kinship if native.all() else np.where(native, kinship, "stranger")
     doubts = _doubts(manifest, s, kinship, power)
+    cause = np.full(len(s.batch), cause_of(s.device, manifest.name))
     source = np.where(native, manifest.name, f"{manifest.name} (transferred)")
     demand = replace(s.power_demand, lone=lone)
-    return _costs(s, execution_s, overhead_s, doubts, outside=outside, source=source, demand=demand)
+    return _costs(s, execution_s, overhead_s, doubts, outside=outside, source=source, demand=demand, cause=cause)
 
 
 def _costs(

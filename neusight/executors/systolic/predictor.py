@@ -11,7 +11,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec, SystolicSpec
 from neusight.errors import DeviceError
 from neusight.executors.base import Options
-from neusight.executors.costs import NORMAL_90, Costs
+from neusight.executors.costs import NORMAL_90, Costs, cause_of
 from neusight.executors.systolic.times import launch_s, tile_counts, times_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -68,6 +68,7 @@ class ArrayPredictor:
             outside=np.full(len(batch), "" if device.id in self.fitted.gpus else "no kernels of the device measured"),
             source=np.full(len(batch), SOURCE),
             spread=np.full(len(batch), spread),
+            cause=np.full(len(batch), cause_of(device, batch.family)),
             energy=_energy(batch, device),
         )
 

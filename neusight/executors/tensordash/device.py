@@ -15,7 +15,7 @@ import numpy as np
 from neusight.devices.load import gpu_of
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.executors.base import Options
-from neusight.executors.costs import NORMAL_90, Costs, EnergyUse
+from neusight.executors.costs import NORMAL_90, Costs, EnergyUse, cause_of
 from neusight.executors.tensordash.machine import (
     DRAM_J_PER_BYTE,
     DRAM_SHARE,
@@ -149,6 +149,7 @@ class MachinePredictor:
             outside=np.full(n, "" if counted is not None else "kernels off the PEs"),
             source=np.full(n, DENSE_SOURCE if counted is None else SOURCE),
             spread=doubt,
+            cause=np.full(n, cause_of(device, batch.family)),
             energy=energy,
         )
 
