@@ -267,7 +267,10 @@ class Predictor:
         from neusight.serving.deployment import Deployment
 
         setup, device = setup or Serving.setup_of(words), as_device(gpu)
-        deployment = Deployment(replica=self._replica(model, device, setup), setup=setup, longest=longest)
+        replica = self._replica(model, device, setup)
+        if self._observed(replica, device):  # A server that was observed has one version.
+            setup = replace(setup, versions=())
+        deployment = Deployment(replica=replica, setup=setup, longest=longest)
         if not setup.prefill:
             return deployment
         prompts_gpu, prompts = setup.of_prompts()
@@ -284,14 +287,16 @@ class Predictor:
         replica = self._replicas.get(key)
         if replica is None or replica.device is not device or brought not in (None, replica.decoder):
             replica = setup.replica(brought or known_decoder(str(model)), device, self._priced)
-            correction = self.kernel_predictor.correction(device)
-            replica = replica.with_constants(
-                correction.engines.get(replica.engine.serving.era, {}) if correction else {}
-            )
+            replica = replica.with_constants(self._observed(replica, device))
             if len(self._replicas) >= _DEPLOYMENTS:
                 self._replicas.popitem(last=False)
             self._replicas[key] = replica
         return replica
+
+    def _observed(self, replica: ReplicaPricer, device: DeviceSpec) -> Mapping[str, float]:
+        """Constants of the engine that logs of a server on the device gave."""
+        correction = self.kernel_predictor.correction(device)
+        return correction.engines.get(replica.engine.serving.era, {}) if correction else {}
 
     def serving(self, model: str | Path | Decoder, gpu: Gpu, load: Load | None = None, **words: Any) -> ServingEstimate:
         """How a served language model fares under a load: times to tokens, throughput, memory, cost.

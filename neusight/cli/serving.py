@@ -195,7 +195,8 @@ class ServingCommand:
         question.refuse(("replicas", "num_prompts", "batch", "stages", "trace"), "is looked for by --slo: leave it out")
         question.refuse(("prefill", "arrivals", "burstiness"), "is not searched: give a load instead of --slo")
         self._check(question)
-        names, searched = ([f.name for f in fields(noun)] for noun in (Setup, ReplicaSetup))
+        known = question.fields()
+        names, searched = ([f.name for f in fields(noun) if f.name in known] for noun in (Setup, ReplicaSetup))
         for axis in self.asked.axes:
             if axis not in (*searched, "gpu"):
                 raise FieldError(axis, "takes one value with --slo")
@@ -222,7 +223,7 @@ def _with_question(choice: Choice, question: Serving) -> Choice:
 
     if choice.estimate is None:
         return choice
-    setup = choice.setup
+    setup = replace(choice.setup, versions=())
     chosen = {f.name: getattr(setup, f.name) for f in fields(setup) if getattr(setup, f.name) != f.default}
     deployed = question.changed(**{**chosen, "gpu": choice.gpu, "replicas": choice.estimate.replicas})
     return replace(choice, estimate=found_by_search(choice.estimate, deployed))

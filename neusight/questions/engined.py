@@ -28,7 +28,7 @@ class Engined(Configured, WithExperts, OnNodes):
     )  # fmt: skip
     kv_dtype: str = text(
         "Precision of the KV cache, such as fp8, int8, int4 or q8_0. Default: that of activations.",
-        ENGINE, metavar="NAME", listable=True, if_unset=usual("kv_dtype"),
+        ENGINE, metavar="NAME", listable=True,
     )  # fmt: skip
     engine: str = text(
         f"Software that serves: {', '.join(SERVERS)}.", ENGINE, "vllm", choices=SERVERS, listable=True, metavar="NAME",
@@ -36,12 +36,12 @@ class Engined(Configured, WithExperts, OnNodes):
         | {"hf": "transformers", "exllama": "exllamav2", "mlc": "mlc-llm", "turbomind": "lmdeploy"},
     )  # fmt: skip
     engine_version: str = text(
-        "Version of the engine, such as 0.15.1. Default: the newest that is known.",
+        "Version of the engine, such as 0.15.1. Default: the mean over versions that people run.",
         ENGINE, listable=True, if_unset=usual("engine_version"),
     )  # fmt: skip
     attention_backend: str = text(
         "Kernels of attention that the engine chooses, such as flashinfer or fa3.",
-        RECORDED, if_unset=usual("attention_backend"), estimated=False,
+        RECORDED, estimated=False,
     )  # fmt: skip
     replicas: int = whole(
         "Data parallel across replicas: copies of all that, which share the load.", PLAN, 1, high=10**6, listable=True

@@ -49,10 +49,13 @@ class FieldError(ModelError):
 
 @dataclass(frozen=True, kw_only=True)
 class Usual:
-    """A value that people run where a question leaves a field open, with where that is known from."""
+    """A value that people run where a question leaves a field open, with where that is known from, and how often, as
+    the source counts it.
+    """
 
     value: Any
     source: str
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,8 @@ class FieldSpec:
         placeholder: how the help writes the default.
         listable: whether several values, separated by commas, make several questions.
         former: names that the field had: files and tables may use them, commands name the new one.
-        if_unset: values that people run when a question leaves the field open.
+        if_unset: values that people run when a question leaves the field open; of conditions that a person may not
+            know, not of choices that define the question.
         objects: whether Python may give an object in place of a word.
         argument: whether a command takes it by its place, not as an option.
         complete: what a shell completes: ``devices``, ``models``, ``decoders``, ``clusters`` or ``files``.

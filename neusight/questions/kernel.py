@@ -18,7 +18,6 @@ from neusight.laws.routes import Place, device_of, network_of, ranks_of, reduces
 from neusight.laws.tuning import ALGORITHMS, algorithms_of
 from neusight.questions.field import FieldError, number, pairs_of, required, switch, text, texts, whole
 from neusight.questions.parts import ENGINE, MODEL, RECORDED, OnCluster
-from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 
 _OF_COLLECTIVES = ("cluster", "nodes", "per_node", "network", "algorithm", "nvls", "max_ctas")
@@ -78,7 +77,7 @@ class KernelCall(OnCluster):
     )  # fmt: skip
     variant: str = text(
         "Implementation that the backend chooses, such as fa2, fa3, triton or cutlass.",
-        ENGINE, if_unset=usual("attention_backend"), metavar="NAME",
+        ENGINE, metavar="NAME",
     )  # fmt: skip
     timer: str = text(
         "What the figure holds: a launch between events, a replay of a CUDA graph, the kernel alone (profiler), or the "

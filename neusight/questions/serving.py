@@ -13,7 +13,7 @@ from neusight.questions.engined import MOST_TOKENS, Engined
 from neusight.questions.field import RANGE, FieldError, lengths, number, numbers_of, text, whole
 from neusight.questions.parts import LOAD, MOST_ARRIVALS, Seeded
 from neusight.questions.question import plain_number
-from neusight.questions.unset import usual
+from neusight.questions.unset import versions_by_era
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class Loaded(Seeded):
 
     isl: float | str | None = lengths(
         "Input sequence length: tokens of a prompt, on average; drawn evenly from 819..1024; in turns 512/2048/512.",
-        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("isl"),
+        LOAD, low=1, high=MOST_TOKENS, listable=True,
     )  # fmt: skip
     osl: float | str | None = lengths(
         "Output sequence length: tokens of an answer, on average; a range or list as those of --isl.",
-        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("osl"),
+        LOAD, low=1, high=MOST_TOKENS, listable=True,
     )  # fmt: skip
     isl_cv: float = number("Draw prompts of many lengths: standard deviation over mean.", LOAD, 0.0, low=0.0, high=10.0)
     osl_cv: float = number("Draw answers of many lengths: standard deviation over mean.", LOAD, 0.0, low=0.0, high=10.0)
@@ -57,7 +57,7 @@ class Loaded(Seeded):
         "Requests that arrive each second, whether or not the engine keeps up.",
         LOAD, low=1e-6, high=1e6, listable=True, former=("rate",),
     )  # fmt: skip
-    arrivals: str = text("Intervals between arrivals.", LOAD, "poisson", choices=ARRIVALS, if_unset=usual("arrivals"))
+    arrivals: str = text("Intervals between arrivals.", LOAD, "poisson", choices=ARRIVALS)
     burstiness: float = number(
         "Below 1 requests arrive in bursts, above 1 more evenly than Poisson's: shape of a gamma distribution of "
         "intervals, as vLLM's bench serve has it.",
@@ -181,7 +181,7 @@ class Serving(Loaded, Engined):
         """
         from neusight.serving.setup import Setup
 
-        names = {f.name for f in fields(Setup)}
+        names = {f.name for f in fields(Setup)} & {*cls.fields()}
         for name in words:
             if cls.today(name) not in names:
                 raise FieldError(name, f"has no place in a deployment: one of {', '.join(sorted(names))}")
@@ -193,6 +193,13 @@ class Serving(Loaded, Engined):
 
         values = {f.name: getattr(self, f.name) for f in fields(Setup)}
         return Setup(**{name: value for name, value in values.items() if value is not None})
+
+    @property
+    def versions(self) -> tuple[tuple[str, float], ...]:
+        """Versions of the engine that people run, one an era, with their shares; () where one is given."""
+        if self.engine_version:
+            return ()
+        return versions_by_era(self.engine, self.fields()["engine_version"].field.if_unset(self))
 
     def check_relations(self, *, sessions: bool = False) -> None:
         """Check words that mean something beside others alone.
@@ -248,7 +255,7 @@ class Serving(Loaded, Engined):
     def assumed(self) -> dict[str, str]:
         """Values assumed for open fields, with the reason, where the question alone decides them."""
         usual_versions = self.fields()["engine_version"].field.if_unset(self)
-        if self.engine_version or not usual_versions:
+        if self.engine_version or self.versions or not usual_versions:
             return {}
         return {"engine_version": f"{usual_versions[-1].value}, the newest known"}
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neusight.engines.server import era_of
 from neusight.questions.field import Usual
 
 if TYPE_CHECKING:
@@ -21,9 +22,28 @@ def usual(name: str) -> Callable[[Question], Sequence[Usual]]:
 
     def values(question: Question) -> Sequence[Usual]:
         entries = [entry for entry in _entries()[name] if _is_for(question, entry)]
-        return [Usual(value=value, source=entry["source"]) for entry in entries for value in entry["values"]]
+        return [
+            Usual(value=value, source=entry["source"], weight=weight)
+            for entry in entries
+            for value, weight in zip(entry["values"], entry.get("counts", [1.0] * len(entry["values"])), strict=True)
+        ]
 
     return values
+
+
+def versions_by_era(engine: str, versions: Sequence[Usual]) -> tuple[tuple[str, float], ...]:
+    """(version, share of all runs) of the version that most run in each era of an engine: all of an era have the same
+    constants. () where there is one era.
+    """
+    total = sum(each.weight for each in versions)
+    eras: dict[str, list[Usual]] = {}
+    for each in versions:
+        eras.setdefault(era_of(engine, each.value).name, []).append(each)
+    if len(eras) < 2:
+        return ()
+    most_run = [max(era, key=lambda each: each.weight) for era in eras.values()]
+    shares = [sum(each.weight for each in era) / total for era in eras.values()]
+    return tuple((each.value, share) for each, share in zip(most_run, shares, strict=True))
 
 
 @cache

@@ -99,6 +99,12 @@ class PassCosts:
         """Standard deviation of the logarithm of each time, shape (n,)."""
         return np.asarray(np.log(self.high_s / self.low_s) / (2 * NORMAL_90))
 
+    def with_doubt(self, key: str, spread: np.ndarray) -> PassCosts:
+        """The same with another doubt: standard deviations of log times, shape (n,)."""
+        factor = np.exp(NORMAL_90 * (np.hypot(self.spread, spread) - self.spread))
+        ends = {"low_s": self.low_s / factor, "high_s": self.high_s * factor}
+        return replace(self, doubts={**self.doubts, key: spread}, **ends)
+
     def with_passes(self, name: str, other: PassCosts, runs: np.ndarray | int = 1) -> PassCosts:
         """The same with passes of another model, each so often, as a part of them; errors of both go together."""
         names = ("latency_s", "low_s", "high_s", "host_s", "waits_s", "energy_j")
@@ -252,10 +258,14 @@ class ReplicaPricer:
         )
         return np.asarray(sum(each, self.further_dispatches * (steps.decodes > 0)))
 
+    def _launched(self, steps: Steps) -> np.ndarray:
+        """Whether passes are no graphs, shape (n,)."""
+        server = self.engine.serving
+        return np.where(steps.prompts > 0, steps.tokens > server.graph_tokens, not server.decode_graphs)
+
     def dispatches(self, steps: Steps) -> np.ndarray:
         """What the host dispatches in each pass, none where it is a graph; shape (n,)."""
-        server = self.engine.serving
-        launched = np.where(steps.prompts > 0, steps.tokens > server.graph_tokens, not server.decode_graphs)
+        launched = self._launched(steps)
         return np.asarray(launched * self._dispatches(steps) if launched.any() else np.zeros(len(steps)))
 
     def _ready_s(self, most: int) -> list[list[float]]:
@@ -390,10 +400,10 @@ class ReplicaPricer:
         columns = sums.columns
         parts_s, groups_s = sums.by(PART), sums.by(GROUP)
         kernels_s = sum(parts_s.values(), np.zeros(len(steps)))
-        server, own_s = self.engine.serving, self._host_s(steps)
+        server = self.engine.serving
         launches_s = server.launches_s(self.dispatches(steps), self.mixtures)
-        waits_s = server.waits_s(kernels_s, own_s, launches_s)
-        host_s = server.rests_s(own_s) + waits_s
+        rests_s, waits_s = self._added_s(steps, kernels_s, launches_s)
+        host_s = rests_s + waits_s
         latency_s = kernels_s + host_s
         drawn = EnergyUse(**{f.name: columns[ENERGY, f.name] for f in fields(EnergyUse)}).plus(self._sampling(steps))
         doubts = self._doubts(sums, kernels_s, launches_s, latency_s)
@@ -431,6 +441,28 @@ class ReplicaPricer:
     def _cause(self, group: str) -> str:
         """Key of the doubt that kernels of a group share on the device."""
         return cause_of(self.device, _CAUSES[group], "links" if group == "collectives" else "device")
+
+    def _added_s(self, steps: Steps, kernels_s: np.ndarray, launches_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How long the device rests in each pass, and how long its kernels wait for launches [s]."""
+        server, own_s = self.engine.serving, self._host_s(steps)
+        return server.rests_s(own_s), server.waits_s(kernels_s, own_s, launches_s)
+
+    def lasts_s(self, steps: Steps, groups_s: Mapping[str, np.ndarray], engines: Sequence[Engine]) -> np.ndarray:
+        """Times of passes by other versions of the engine [s], shape (versions, n).
+
+        Args:
+            steps: the passes.
+            groups_s: what their kernels take by themselves, see ``PassCosts``.
+            engines: those versions, which dispatch the same operators.
+        """
+        dispatches = self._dispatches(steps)
+        return np.array([replace(self, engine=each)._sum_s(steps, groups_s, dispatches) for each in engines])
+
+    def _sum_s(self, steps: Steps, groups_s: Mapping[str, np.ndarray], dispatches: np.ndarray) -> np.ndarray:
+        server = self.engine.serving
+        kernels_s = sum((server.factors[group] * each for group, each in groups_s.items()), np.zeros(len(steps)))
+        launches_s = server.launches_s(self._launched(steps) * dispatches, self.mixtures)
+        return np.asarray(kernels_s + sum(self._added_s(steps, kernels_s, launches_s)))
 
     def _host_spread(self, launches_s: np.ndarray, kernels_s: np.ndarray) -> np.ndarray:
         """Standard deviation of the logarithm of passes by hosts that launch faster or slower, of an engine whose own

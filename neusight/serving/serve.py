@@ -26,6 +26,7 @@ from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, ch
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun, Spread
 from neusight.serving.simulate import ALONE, simulate
+from neusight.serving.versions import UNSET, OpenVersion, in_words, open_version
 
 SAMPLED = 96
 """Rows of a run that are looked at part by part, for intervals, limiters and energy."""
@@ -35,14 +36,16 @@ NO_DOUBTS: Doubts = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ScaledTimes:
-    """Times of passes, all longer or shorter by a factor."""
+    """Times of passes, all longer or shorter by a factor, those with prompts by another if any is given."""
 
     times: PassTimes
     factor: float
+    with_prompts: float | None = None
 
     def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
         """As ``PassTimes``."""
-        return self.factor * self.times.pass_s(new_tokens, chunks, decodes, decode_cached_sum)
+        factor = self.with_prompts if chunks and self.with_prompts else self.factor
+        return factor * self.times.pass_s(new_tokens, chunks, decodes, decode_cached_sum)
 
 
 def serve(deployment: Deployment, load: Load) -> ServingEstimate:
@@ -60,6 +63,10 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
     routing = ALONE if deployment.routing.apart else deployment.routing
     run = simulated(share, times=times, routing=routing)
     passes = sampled(deployment, run)
+    if deployment.setup.versions:
+        times = passes.at_mean(times)
+        run = simulated(share, times=times, routing=routing)
+        passes = sampled(deployment, run)
     busy = (1.0 - run.time_shares["idle"]) * deployment.shares(load) * run.schedulers / deployment.groups
     factor, ends = passes.interval_factor, None
     if isinstance(share, Open | Trace):
@@ -73,13 +80,19 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
 
 def _serve_apart(decode: Deployment, prefill: Deployment, load: Load) -> ServingEstimate:
     """Of prompts and answers on devices of their own."""
-    pools = prefill.pool, decode.pool
+    pools = [prefill.pool, decode.pool]
 
     def at(factor: float) -> ApartRun:
         prompts, answers = (replace(pool, times=ScaledTimes(pool.times, factor)) for pool in pools)
         return simulate_apart(load, prompts, answers, decode.transfer, decode.server.request_s)
 
     run = at(1.0)
+    if decode.setup.versions:
+        parts = (prefill, run.prefill), (decode, run.decode)
+        pools = [
+            replace(pool, times=sampled(*part).at_mean(pool.times)) for pool, part in zip(pools, parts, strict=True)
+        ]
+        run = at(1.0)
     used = [
         UsedPool(deployment=deployment, passes=sampled(deployment, part), busy=part.busy_s / run.whole.makespan_s)
         for deployment, part in ((prefill, run.prefill), (decode, run.decode))
@@ -148,6 +161,19 @@ class SampledPasses:
     seconds: np.ndarray
     counts: np.ndarray
     with_prompts: np.ndarray
+    version: OpenVersion | None = None
+
+    def at_mean(self, times: PassTimes) -> PassTimes:
+        """Times of passes at the mean over the versions of the engine that people run."""
+        assert self.version is not None
+        weights = [self.seconds * mask for mask in (~self.with_prompts, self.with_prompts)]
+        factors = [float(np.exp(weight @ self.version.mean / (weight.sum() or 1.0))) for weight in weights]
+        return ScaledTimes(times, *factors)
+
+    @property
+    def version_spread(self) -> float:
+        """Standard deviation of the log time of all passes together, between versions that people run."""
+        return float(self.seconds @ self.version.spread / self.seconds.sum()) if self.version else 0.0
 
     @property
     def interval_factor(self) -> float:
@@ -208,8 +234,13 @@ def sampled(deployment: Deployment, run: ServingRun) -> SampledPasses:
             groups = [_spread(np.where(mask, lasts_s, 0.0)) for mask in (rare, ~rare)]
             picked, seconds = (np.concatenate(columns) for columns in zip(*groups, strict=True))
     counts = seconds / lasts_s[picked] * passes.count[picked]
-    costs = deployment.interpolate(passes.steps(picked))
-    return SampledPasses(costs=costs, seconds=seconds, counts=counts, with_prompts=with_prompts[picked])
+    steps = passes.steps(picked)
+    costs = deployment.interpolate(steps)
+    version = open_version(deployment, steps, costs.groups_s)
+    costs = costs.with_doubt(UNSET, version.spread) if version else costs
+    return SampledPasses(
+        costs=costs, seconds=seconds, counts=counts, with_prompts=with_prompts[picked], version=version
+    )
 
 
 def _spread(lasts_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -297,7 +328,7 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
         diverges=run.diverges,
         launch=launch_command(deployment),
         warnings=(*replica.decoder.notes, *replica.device.likeness, *_assumptions(deployment, load, run)),
-        assumed=deployment.assumed,
+        assumed=deployment.assumed | in_words(deployment, passes.version_spread),
     )
 
 

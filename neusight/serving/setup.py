@@ -107,23 +107,32 @@ class ReplicaSetup:
         rank_on = core_of(device) if engine.ranks == "core" else device
         precision = self._precision(decoder, engine, device)
         _check_arithmetic(device, precision)
-        flags = {"graphs": self.graphs, "overlap": self.overlap, "aiter": self.aiter}
-        site = Site(
-            device=device, ranks=self.tp * self.dp, stages=self.pp, groups=self.dp, speculates=bool(self.speculate)
-        )  # fmt: skip
         return _with_draft(
             ReplicaPricer(
                 decoder=decoder,
                 device=rank_on,
                 plan=self.plan,
                 precision=precision,
-                engine=engine_run(engine.started_on(site, **flags), device, aiter=self.aiter),
+                engine=self.engine_on(device),
                 pricer=pricer,
                 cluster=self._cluster(device, rank_on),
                 speculation=self.speculation,
                 images=Images.parse(self.images) if self.images else None,
             )
         )
+
+    def engine_on(self, device: DeviceSpec) -> Engine:
+        """The engine as its version starts on a device.
+
+        Raises:
+            ModelError: an unknown engine.
+        """
+        site = Site(
+            device=device, ranks=self.tp * self.dp, stages=self.pp, groups=self.dp, speculates=bool(self.speculate)
+        )  # fmt: skip
+        engine = server_named(self.engine, self.engine_version)
+        engine = engine.started_on(site, graphs=self.graphs, overlap=self.overlap, aiter=self.aiter)
+        return engine_run(engine, device, aiter=self.aiter)
 
     def _precision(self, decoder: Decoder, engine: Engine, device: DeviceSpec) -> ServingPrecision:
         """As the engine runs it on the device, in a dtype of activations that the device has, unless one is named."""
@@ -203,6 +212,8 @@ class Setup(ReplicaSetup):
     ``prefill`` names devices of their own for prompts, ``gpu=h100,tp=4,replicas=2``, each key by default as here; their
     cache travels over ``kv_link``: a network as ``cluster_of`` takes it, "" for one that nobody tells, ``nvlink``
     inside a node, ``none`` in no time. ``kv_overlap``: while later layers are computed.
+
+    ``versions`` of the engine that people run, with their shares, where the version is open; see ``OpenVersion``.
     """
 
     max_num_seqs: int | None = None
@@ -221,6 +232,7 @@ class Setup(ReplicaSetup):
     prefill: str = ""
     kv_link: str = ""
     kv_overlap: bool = False
+    versions: tuple[tuple[str, float], ...] = ()
 
     @property
     def priced(self) -> tuple[Any, ...]:

@@ -3,15 +3,15 @@
 import pytest
 
 from neusight.devices import cluster_of
-from neusight.questions import KernelCall, Question, Serving, Step
+from neusight.engines.server import era_of
+from neusight.questions import KernelCall, Question, Serving, Step, Training
 from neusight.questions.field import FieldSpec
 
 SERVED = [Serving(model="m", engine=engine) for engine in ("vllm", "sglang", "tensorrt-llm")]
 ASKED: list[tuple[Question, str]] = [
-    *((question, name) for question in SERVED for name in ("engine_version", "attention_backend")),
-    *((SERVED[0], name) for name in ("network", "kv_dtype", "arrivals", "isl", "osl")),
+    *((question, "engine_version") for question in SERVED),
+    (SERVED[0], "network"),
     (Step(model="m"), "host_call_us"),
-    (KernelCall(name="attention", backend="vllm"), "variant"),
 ]
 
 
@@ -20,7 +20,29 @@ def test_if_unset_returns_values_with_sources(question: Question, name: str) -> 
     field: FieldSpec = question.fields()[name].field
     usual = field.if_unset(question)
     assert len({each.value for each in usual}) == len(usual) >= 2
-    assert all(len(each.source) > 20 for each in usual)
+    assert all(len(each.source) > 20 and each.weight > 0 for each in usual)
     assert [field.check(name, each.value) for each in usual] == [each.value for each in usual]
     if name == "network":
         assert all(cluster_of("h100-sxm-80gb", 8, 2, each.value).nodes == 2 for each in usual)
+
+
+def test_if_unset_is_of_conditions_alone() -> None:
+    nouns = KernelCall, Serving, Step, Training
+    conditions = {
+        name for noun in nouns for name, each in noun.fields().items() if each.field.if_unset != FieldSpec.if_unset
+    }
+    assert conditions == {"engine_version", "network", "host_call_us"}
+
+
+def test_versions_have_one_of_each_era_with_all_runs() -> None:
+    versions = SERVED[0].versions
+    eras = [era_of("vllm", version).name for version, _ in versions]
+    assert len(set(eras)) == len(eras) >= 2
+    assert sum(share for _, share in versions) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "question", [SERVED[0].changed(engine_version="0.15.1"), *SERVED[1:]], ids=["given", "sglang", "tensorrt-llm"]
+)
+def test_versions_are_empty_where_one_era_is_meant(question: Serving) -> None:
+    assert question.versions == ()
