@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
+    from neusight.check.given import read_given
     from neusight.devices import Cluster, DeviceSpec, cluster_of, list_devices, load_cluster, load_device
     from neusight.distributed.training_run import usual_run
     from neusight.errors import NeusightError
@@ -35,6 +36,7 @@ __all__ = [
     "list_devices",
     "load_cluster",
     "load_device",
+    "read_given",
     "usual_run",
 ]
 _ROOMS = {
@@ -45,6 +47,7 @@ _ROOMS = {
     "StepTimePredictor": "serving",
     "known_decoder": "workloads.decoders.known",
     "usual_run": "distributed.training_run",
+    "read_given": "check.given",
     **dict.fromkeys(("Estimate", "KernelEstimate"), "estimates"),
     **dict.fromkeys(("Cluster", "DeviceSpec", "cluster_of", "list_devices", "load_cluster", "load_device"), "devices"),
 }

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import torch
 
+    from neusight.api.given import Given
     from neusight.devices.cluster import Cluster
     from neusight.distributed.estimate import TrainingEstimate
     from neusight.distributed.factors import Factors
@@ -97,24 +98,53 @@ class Predictor:
         self._steps = StepAnswers({"gpu": kernels, **executors}, tile_models)
         self._replicas: OrderedDict[tuple[Any, ...], ReplicaPricer] = OrderedDict()
         self._sharing: dict[str, Any] = {}
+        self._given: Given | None = None
 
     @classmethod
-    def load(cls, tile_models: str | Path | None = None, calibrations: str | Path | None = None) -> Predictor:
+    def load(
+        cls,
+        tile_models: str | Path | None = None,
+        calibrations: str | Path | None = None,
+        given: Any = None,
+    ) -> Predictor:
         """A predictor with the tile models that ship, or with those of a folder that ``neusight train`` wrote.
 
         Args:
             tile_models: that folder.
             calibrations: a file that ``neusight calibrate`` wrote, or a folder of them. The commands take
                 ``neusight.paths.calibrations_dir()``.
+            given: measured rows of one's own, which correct every answer as far as they share its doubts, see
+                ``neusight.read_given``.
 
         Raises:
             ArtifactError: the folder holds no tile models of this protocol, or they are damaged; a calibration that is
                 none, or was fitted on other tile models.
+            DataError: no prediction can learn from the given rows.
         """
         paths = [None if path is None else Path(path) for path in (tile_models, calibrations)]
         executor = load_executor("gpu", *paths)
         assert isinstance(executor, KernelPredictor)
-        return cls(executor, paths[0])
+        predictor = cls(executor, paths[0])
+        return predictor if given is None else predictor.given(given)
+
+    def given(self, rows: Any) -> Predictor:
+        """The same predictor, whose answers are corrected by measurements as far as these share their doubts.
+
+        >>> predictor.given(read_given("a100-runs.csv")).estimate("llama-2-7b", "h100").given["words"]
+
+        Args:
+            rows: of ``neusight.read_given``.
+
+        Raises:
+            DataError: no prediction can learn from the rows.
+        """
+        other = copy(self)
+        other._given = rows.predicted_by(self)
+        return other
+
+    def _corrected(self, answer: Any) -> Any:
+        """The answer as measurements correct it that are given."""
+        return answer if self._given is None else self._given.applied(answer)
 
     def ask(self, question: Any, device: DeviceSpec | None = None) -> Any:
         """The answer to a question in words.
@@ -129,13 +159,13 @@ class Predictor:
             FieldError: words that exclude each other. NeusightError: whatever else is wrong with the question.
         """
         if isinstance(question, KernelCall):
-            return self._kernel(question, device)
+            return self._corrected(self._kernel(question, device))
         if isinstance(question, Training):
             return self._training(question, device)
         if isinstance(question, Step) and question.cluster:
             return self.ask(Training.named(question.training_words(question.words())), device)
         if isinstance(question, Step):
-            return self._steps.answer(question.resolve(device or question.device()))
+            return self._corrected(self._steps.answer(question.resolve(device or question.device())))
         if isinstance(question, Serving):
             return self._served_words(question, device)
         if isinstance(question, WhatIfQuestion):
@@ -159,7 +189,7 @@ class Predictor:
             CoverageError: unknown kernel or field, or a field is missing. ModelError: unknown backend or word.
             DeviceError: unknown device, or it lacks the dtype, or the links of a collective.
         """
-        return self._kernel(KernelCall.named({"name": kernel, "gpu": gpu, "overrides": tuple(overrides), **words}))
+        return self.ask(KernelCall.named({"name": kernel, "gpu": gpu, "overrides": tuple(overrides), **words}))
 
     def _kernel(self, question: KernelCall, device: DeviceSpec | None = None) -> LoneKernel:
         asked = question.resolve(device)
@@ -235,7 +265,7 @@ class Predictor:
             DeviceError: the device is unknown, malformed, or lacks the dtype.
             DataError: a sparsity profile is malformed, or of other layers than the model's.
         """
-        return self._steps.answer(Step.of(model, gpu, request=request, **words).resolve())
+        return self._corrected(self._steps.answer(Step.of(model, gpu, request=request, **words).resolve()))
 
     def workload(self, question: StepQuestion) -> Workload:
         """What a step runs on its device: operators in their order, with the memory that they hold.
@@ -329,7 +359,7 @@ class Predictor:
 
         longest = longest_of(question.load)
         deployment = self.deployment(question.model, question.device, longest, question.setup)
-        return serve(deployment.with_prices(question.prices), question.load)
+        return self._corrected(serve(deployment.with_prices(question.prices), question.load))
 
     def frontier(
         self, model: Any, gpu: Gpu = "", *, concurrencies: Sequence[int] | None = None, **words: Any
@@ -357,7 +387,7 @@ class Predictor:
         deployment = self.deployment(question.model_or_name(), device, sum(map(most_tokens, lengths)), question.setup())
         deployment = deployment.with_prices(question.prices)
         estimates = frontier(deployment, *lengths, concurrencies=concurrencies, seed=question.seed)
-        return [found_by_search(estimate, question) for estimate in estimates]
+        return [found_by_search(self._corrected(estimate), question) for estimate in estimates]
 
     def cheapest(
         self,
@@ -439,7 +469,7 @@ class Predictor:
         from neusight.distributed.training_run import TrainingRun
 
         if isinstance(model, TrainingRun):
-            return estimated(self.timed(model, factors))
+            return self._corrected(estimated(self.timed(model, factors)))
         return self._training(Training.named({"model": model, **words}), factors=factors, inputs=inputs)
 
     def _training(
@@ -494,7 +524,7 @@ class Predictor:
         if isinstance(question, TrainingRun):
             return self.training(question)
         if isinstance(question, StepQuestion):
-            return self._steps.answer(question)
+            return self._corrected(self._steps.answer(question))
         return self._served(question)
 
     def what_if(self, question: Question, apply: Sequence[str]) -> WhatIf:

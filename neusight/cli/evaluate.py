@@ -41,6 +41,11 @@ class MeasuredFiles(opt.Models, opt.Workers, opt.Formatted):
         "quantity, predicted, and peer where there are several.",
         opt.OUTPUT,
     )
+    anchored: tuple[str, ...] = text(
+        "Take rows that share these columns, such as source or source,gpu, in turn as the only ones that are known of "
+        "the others (`--given`): errors without them and with them; 12 rows of a group, drawn by --seed.",
+        opt.OUTPUT, (), listable=True, metavar="COLUMN[,COLUMN…]",
+    )  # fmt: skip
     pairs: tuple[str, ...] = text(
         "Compare ratios of rows that differ in one of these columns alone, such as tp, launch or dtype, as well.",
         opt.OUTPUT, (), listable=True, metavar="COLUMN[,COLUMN…]",
@@ -95,6 +100,7 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
     """
     from neusight.measured import SOUGHT, RowChoice, compare_peers, decisions, files_of, peers_of, summarise
     from neusight.measured import evaluate as compared
+    from neusight.measured.anchors import evaluate_anchored
     from neusight.measured.pairs import summarise_ratios
 
     _refuse_kind(options.files)
@@ -106,6 +112,8 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
     needed = [*options.by, *(SOUGHT if peers is not None else ()), *options.pairs]
     files, predictor = files_of(options.files), opt.load_predictor(options.tile_models, options.calibration)
     with busy("predicting") as advance:
+        if options.anchored:
+            return _show_anchored(evaluate_anchored(files, predictor, choice, options.anchored, advance), options)
         if rows.leave_out:
             from neusight.lab.evaluate import evaluate_left_out
             from neusight.paths import data_dir
@@ -130,6 +138,16 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
     _note_skipped(evaluation.skipped)
     opt.note_corrections(predictor, evaluation.gpus)
     Output(options.form).data(data, data.get("rows", ()), lambda: _show(data, options.by))
+
+
+def _show_anchored(groups: Sequence[Mapping[str, Any]], options: MeasuredFiles) -> None:
+    """Show errors by kind, group and metric, without and with another row of the group."""
+    keys = ("kind", *options.anchored, "metric")
+    title = "In percent: without another row of the group, and with one.\n"
+    pairs = (f">{n} = {n}:.1f | >with = anchored_{n}:.1f" for n in ("median", "inside", "crps"))
+    shown = [_with_group(row, keys) for row in groups]
+    rows = f"~{' '.join(keys)} = group | >rows = rows:, | {' | '.join(pairs)}"
+    Output(options.form).data(groups, groups, lambda: figures(rows, shown, title))
 
 
 def _refuse_kind(files: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ _COLUMNS = (
 )
 
 
-def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Benched) -> None:
+def kernel(asked: Asked[KernelCall], models: opt.Learned, output: opt.Benched) -> None:
     """Predict the latency of a single kernel.
 
     JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
@@ -64,7 +64,7 @@ def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Benched) ->
     for warning in dict.fromkeys(text for _, estimate in estimates for text in estimate.warnings):
         note(f"warning: {warning}")
     rows = [{"gpu": gpu, **columns(estimate, LONE_KERNEL_COLUMNS)} for gpu, estimate in estimates]
-    asides = [columns(estimate, ("question", "assumed", "warnings")) for _, estimate in estimates]
+    asides = [columns(estimate, ("question", "assumed", "given", "warnings")) for _, estimate in estimates]
     data = [row | aside for row, aside in zip(rows, asides, strict=True)]
     failed = [{"gpu": point.call.id, "error": point.error} for point in points if point.error]
     named = "" if len({row["kernel"] for row in rows}) == 1 else "~kernel | "
@@ -73,6 +73,7 @@ def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Benched) ->
         line(f"{len(rows)} kernels" if named else rows[0]["kernel"])
         figures(named + _COLUMNS, rows)
         paragraph("assumed", words_of(estimates[0][1].assumed))
+        paragraph("given", *estimates[0][1].given.get("words", {}).values())
 
     Output(output.form).data(data + failed if asked.many else data[0], rows, human)
     output.show_bench(points)

@@ -101,6 +101,30 @@ class Models(WithTileModels):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Learned(Models):
+    """What predicts, and measurements of one's own that correct it."""
+
+    measurements: Path | None = path(
+        "Measurements of your own, of any model and GPU: rows as `neusight evaluate` reads them, or what `neusight "
+        "check` reads. They correct the answer as far as they share its doubts.",
+        OUTPUT, option="--given", metavar="FILE",
+    )  # fmt: skip
+
+    def load(self, gpus: Iterable[str | DeviceSpec] = ()) -> Predictor:
+        """As ``Models.load``, with the measurements.
+
+        Raises:
+            DataError: a file that cannot be read, or that no prediction can learn from.
+        """
+        predictor = super().load(gpus)
+        if self.measurements is None:
+            return predictor
+        from neusight.check.given import read_given
+
+        return predictor.given(read_given(self.measurements))
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnRay(CommandOptions):
     """A Ray cluster."""
 

@@ -36,7 +36,7 @@ class EstimateForm(opt.Formatted):
     by: str = text("Rows of the table, and of CSV.", OUTPUT, "operator", choices=("operator", "phase", "kernel"))
 
 
-def predict(asked: Asked[Step], models: opt.Models, output: EstimateForm) -> None:
+def predict(asked: Asked[Step], models: opt.Learned, output: EstimateForm) -> None:
     """Predict the latency of one step of a model on GPUs.
 
     JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
@@ -137,6 +137,7 @@ def _headline(e: Estimate) -> None:
     paragraph("latency", f"{milliseconds(e.latency_s)}  (90 %: {milliseconds(e.low_s)} to {milliseconds(e.high_s)})")
     errors = sorted(((size, source) for source, size in e.errors.items() if size >= _SMALL_ERROR), reverse=True)
     paragraph("error", f"{', '.join(f'{source} {size:.0%}' for size, source in errors)} (standard deviations)")
+    paragraph("given", *e.given.get("words", {}).values())
     tokens = f", {e.tokens_per_s:,.0f} tokens/s" if e.tokens_per_s else ""
     paragraph("throughput", f"{decimal(e.samples_per_s)} samples/s{tokens}")
     share = e.bound_s / e.latency_s if e.latency_s else 0.0

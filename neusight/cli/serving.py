@@ -31,7 +31,7 @@ _CHOSEN = ("dtype", "tp", "pp", "ep", "dp")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingOptions(opt.Models, opt.Drawn, opt.Benched):
+class ServingOptions(opt.Learned, opt.Drawn, opt.Benched):
     """Searches in place of one load, and the form of the result."""
 
     frontier: bool = switch("1, 2, 4, … clients until throughput stops growing.", LOAD)
@@ -53,6 +53,7 @@ class ServingOptions(opt.Models, opt.Drawn, opt.Benched):
             self.refuse(("recommend", "prefer", "confidence"), "belongs to --slo: give one, such as --slo ttft=1s")
         if self.slo:
             self.refuse(("bench_command",), "is of a load that is given: leave out --slo")
+            self.refuse(("measurements",), "corrects the answer to one load: leave out --slo")
         if self.slo and self.frontier:
             raise FieldError("slo", "is another search than --frontier: give one of them")
 

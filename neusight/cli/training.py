@@ -68,7 +68,7 @@ class TrainingOptions(opt.Benched):
         return WholeRun(tokens=self.tokens, faults=Faults(**faults) if faults else None)
 
 
-def training(asked: Annotated[Asked[Training], opt.FROM_SCRIPT], models: opt.Models, options: TrainingOptions) -> None:
+def training(asked: Annotated[Asked[Training], opt.FROM_SCRIPT], models: opt.Learned, options: TrainingOptions) -> None:
     """Predict a training step of a language model on many GPUs: time, what it waits for, memory, cost.
 
     Lists are combined; JSON is an object for one combination, and a list where any option is one. What is left out
@@ -138,7 +138,7 @@ _DECIDING = ("count", "reach", "longest_micro_batch", "schedules")
 """Options of a search that decide its answer."""
 
 
-def plan(asked: Annotated[Asked[Training], SEARCHED, ONE_QUESTION], search: Search, models: opt.Models) -> None:
+def plan(asked: Annotated[Asked[Training], SEARCHED, ONE_QUESTION], search: Search, models: opt.Learned) -> None:
     """Find the fastest plans of a training step that fit, among all that divide model, batch and cluster.
 
     None is left out by a rule of thumb: each plan is bounded, and simulated where the bound does not decide.

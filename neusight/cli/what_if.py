@@ -115,7 +115,7 @@ ONE_OF = ParameterTraits(nouns=(Step, Training, Serving), read=_question_of, lis
 def what_if(
     wanted: WhatIfOptions,
     asked: Annotated[Asked[Any], ONE_OF, _MEANINGS, FROM_LINE],
-    models: opt.Models,
+    models: opt.Learned,
     drawn: opt.Drawn,
     output: opt.Formatted,
 ) -> None:

@@ -61,6 +61,7 @@ class TrainingEstimate(EstimateCore):
         host_share: share of the passes' time that launches of the host decide.
         warnings: what was assumed or approximated.
         question: the words that were asked with their kind; empty of a ``TrainingRun``.
+        given: what measurements of one's own changed.
     """
 
     run: TrainingRun
@@ -79,6 +80,7 @@ class TrainingEstimate(EstimateCore):
     host_share: float = 0.0
     warnings: tuple[str, ...] = ()
     question: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     model = property(attrgetter("run.decoder.name"), doc="Name of the model.")
     gpu = property(attrgetter("run.cluster.device.id"), doc="Id of the devices.")

@@ -65,7 +65,7 @@ def core(estimate: Any) -> dict[str, Any]:
     boards of all devices draw in that time, ``board_energy`` the same with its interval, ``usd_per_hour`` the price of
     one device, None where none is known, and ``price_source`` its provider, region, date and instance.
     ``question``: the words that were asked; ``assumed``: fields that they left open, with the value that was chosen and
-    why. ``warnings``: what was approximated, or is missing.
+    why. ``given``: what measurements of one's own changed. ``warnings``: what was approximated, or is missing.
     """
     made = {
         "peak_bytes": sum(estimate.memory_terms.values()),
@@ -80,7 +80,7 @@ def core(estimate: Any) -> dict[str, Any]:
 _CORE = (
     *("model", "gpu", "devices", "latency_s", "low_s", "high_s", "errors", "limiter", "memory_terms", "peak_bytes"),
     *("needed_bytes", "fits", "fit", "board_energy_j", "board_energy", "usd_per_hour", "price_source"),
-    *("question", "assumed", "warnings"),
+    *("question", "assumed", "given", "warnings"),
 )
 
 

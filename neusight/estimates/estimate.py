@@ -79,6 +79,8 @@ class Estimate(EstimateCore):
     """Fields that the question left open -> the value that was chosen, with the reason."""
     question: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The words that were asked: ``Step.named`` makes the question of them again."""
+    given: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What measurements of one's own changed, {} where none was given."""
     unit: str = ""
     """The work that a step is of, in words, where a reader may take it for another."""
     parts: tuple[tuple[str, str], ...] = ()

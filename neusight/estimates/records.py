@@ -76,12 +76,13 @@ class KernelEstimate:
 class LoneKernel(KernelEstimate):
     """A kernel by itself, its launch included.
 
-    ``question`` are the words that were asked, ``assumed`` values of fields that they left open, ``warnings`` what is
-    not known.
+    ``question`` are the words that were asked, ``assumed`` values of fields that they left open, ``given`` what
+    measurements of one's own changed, ``warnings`` what is not known.
     """
 
     question: Mapping[str, Any] = field(default_factory=dict, compare=False)
     assumed: Mapping[str, str] = field(default_factory=dict, compare=False)
+    given: Mapping[str, Any] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = ()
 
     @property

@@ -60,10 +60,11 @@ class ServingEstimate(EstimateCore):
     ``prefix_hit`` is the share of prompt tokens that the cache held. ``prefill`` and ``decode`` tell what passes with
     prompts and passes that only generate are limited by. ``diverges`` says in words that the load outgrows the
     deployment, ``warnings`` what was approximated, ``assumed`` values of fields that were left open,
-    with the reason, ``question`` the words that were asked, {} where objects were given. ``metric_doubts`` are by
-    metric, see ``doubts_of``; ``limiter``, the resource that most of the time is limited by, is of ``latency_s``, that
-    of a whole answer; ``usd_per_hour`` is the price of one device, of several kinds their mean, ``price_source`` where
-    it is from, ``unpriced`` the devices whose price is not known, ``launch`` the command that starts one replica.
+    with the reason, ``question`` the words that were asked, {} where objects were given, ``given`` what measurements of
+    one's own changed. ``metric_doubts`` are by metric, see ``doubts_of``; ``limiter``, the resource that most of the
+    time is limited by, is of ``latency_s``, that of a whole answer; ``usd_per_hour`` is the price of one device, of
+    several kinds their mean, ``price_source`` where it is from, ``unpriced`` the devices whose price is not known,
+    ``launch`` the command that starts one replica.
     """
 
     model: str
@@ -106,6 +107,7 @@ class ServingEstimate(EstimateCore):
     warnings: tuple[str, ...]
     assumed: Mapping[str, str] = field(default_factory=dict)
     question: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     latency_s = property(attrgetter("e2e_s.mean"), doc="Time of a whole answer, to the last token, on average [s].")
     memory_terms = property(attrgetter("memory.terms"), doc="Bytes of a device of the fullest stage, by term.")

@@ -1,0 +1,223 @@
+"""``Given``: measured figures of one's own, which correct answers as far as their doubts are those of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import exp, sqrt
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from neusight.estimates import Estimate, LoneKernel
+from neusight.estimates.core import summed
+from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import Anchors, Doubts, spread, weighed
+from neusight.quick_dataclasses import dataclass
+
+SOURCE_SPREADS: Mapping[str, float] = MappingProxyType(
+    {"kernel": 0.07, "step": 0.065, "training": 0.05, "ttft": 0.2, "tpot": 0.04, "rate": 0.075, "memory": 0.022}
+)
+"""Standard deviations of the log of what one who measures has in common between figures of a kind, beyond what answers
+doubt: host, clocks, versions, way of counting (maximum likelihood over figures of 41 sources and devices, beside the
+doubts of their answers; the two smallest with less weight on sources that constants were fitted to)."""
+NOISE = 0.05
+"""Standard deviation of the log of a measured figure that no other shares (the same likelihood)."""
+SHARED: Mapping[str, float] = MappingProxyType({"engine": 0.1, "host": 0.2, "own": 0.2})
+"""Share of the variance of a doubt that different questions have in common, by the first word of its key: what an
+engine's times miss differs by model and load."""
+OTHERS = 0.6
+"""The same of all other doubts. Found by the score (CRPS) of rows of 58 sources and devices with another row of theirs
+as the only measurement, among values with which intervals hold as often as without (`neusight evaluate --anchored`)."""
+METRICS = {"time": "latency_s", "ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_s", "e2e": "e2e_s",
+           "throughput": "output_tokens_per_s", "memory": "fit"}  # fmt: skip
+"""Attributes of answers by metric."""
+_RATES = ("output_tokens_per_s", "steady_output_tokens_per_s")
+_LATENCIES = ("ttft", "tpot", "itl", "e2e")
+_OF = " of "
+"""Between a key and the question that a part of its doubt is of."""
+_NAMED = 3
+"""Causes of a change that its words name."""
+_SAME = 0.005
+"""Changes of a figure and of its spread, as shares, below which measurements tell nothing of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """What measurements change in a metric.
+
+    Attributes:
+        shift: of its logarithm.
+        shifts: the same by key.
+        before, after: standard deviations of the logarithm of true over predicted.
+    """
+
+    shift: float
+    shifts: Mapping[str, float]
+    before: float
+    after: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is worth a word."""
+        return abs(self.shift) > _SAME or self.after < (1.0 - _SAME) * self.before
+
+    @property
+    def words(self) -> str:
+        """``+8 %, mostly source and composition; 90 %: ±18 -> ±11 %``."""
+        sizes = summed((key.partition(":")[0].replace("own", "kernel"), size) for key, size in self.shifts.items())
+        causes = [cause for cause, size in sizes.items() if abs(size) > 0.2 * abs(self.shift)]
+        causes = sorted(causes, key=lambda cause: -abs(sizes[cause]))[:_NAMED]
+        ends = (100.0 * (exp(NORMAL_90 * size) - 1.0) for size in (self.before, self.after))
+        mostly = f", mostly {' and '.join(causes)}" if causes else ""
+        return f"{100.0 * (exp(self.shift) - 1.0):+.0f} %{mostly}; 90 %: {' -> '.join(f'±{end:.0f}' for end in ends)} %"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """Measured figures of one's own.
+
+    Attributes:
+        name: of the file that holds them.
+        places: devices that they were measured on.
+        metrics: metric of each.
+        doubts: those of each prediction.
+        log_ratio: log of measured over predicted of each, shape (n,).
+        noise: standard deviation of that which is the measurement's own, shape (n,).
+    """
+
+    name: str
+    places: Sequence[str]
+    metrics: Sequence[str]
+    doubts: Sequence[Doubts]
+    log_ratio: np.ndarray
+    noise: np.ndarray
+
+    @cached_property
+    def anchors(self) -> Anchors:
+        """The same as anchors."""
+        return Anchors(self.doubts, self.log_ratio, self.noise)
+
+    def move(self, answer: Any, metric: str) -> Move:
+        """The change of a metric of an answer."""
+        return moved(self.anchors, doubts_of(answer, metric))
+
+    def applied(self, answer: Any) -> Any:
+        """The answer with its metrics moved, and the moves in ``given``; unchanged where they tell nothing of it."""
+        metrics = [metric for metric in METRICS if metric != "memory" and hasattr(answer, METRICS[metric])]
+        if "ttft" in metrics:
+            metrics.remove("time")
+        moves = {metric: self.move(answer, metric) for metric in metrics}
+        moves = {metric: move for metric, move in moves.items() if move.counts}
+        if not moves:
+            what = f"{len(self.metrics)} figures ({', '.join(dict.fromkeys(self.metrics))})"
+            none = f"--given has no effect: the {what} of {self.name} tell nothing of this"
+            return replace(answer, warnings=(*answer.warnings, none))
+        return replace(
+            changed(answer, moves), given={"file": self.name, "rows": len(self.metrics), **self._lines(moves)}
+        )
+
+    def _lines(self, moves: Mapping[str, Move]) -> dict[str, Any]:
+        figures = "1 figure" if len(self.metrics) == 1 else f"{len(self.metrics)} figures"
+        what = f"{figures} of {', '.join(dict.fromkeys(self.places))} move{'s' * (len(self.metrics) == 1)}"
+        lines = {metric: f"{what} {metric} by {move.words}" for metric, move in moves.items()}
+        return {"words": lines, "moves": {metric: {**vars(move)} for metric, move in moves.items()}}
+
+
+def moved(anchors: Anchors, doubts: Doubts) -> Move:
+    """What measured figures change in a figure of such doubts."""
+    shifts = {key: size * anchors.values[key] for key, size in doubts.items() if key in anchors.values}
+    by_key = summed((key.partition(_OF)[0], shift) for key, shift in shifts.items())
+    return Move(shift=sum(shifts.values()), shifts=by_key, before=spread(doubts), after=anchors.spread(doubts))
+
+
+def doubts_of(answer: Any, metric: str) -> dict[str, float]:
+    """Signed standard deviations of the log of a metric by key, what the one who measures it adds among them.
+
+    A doubt of which other questions share a part alone becomes two, one of them of this question.
+    """
+    kind, doubts = _kind(answer, metric), answer.doubts if metric == "time" else answer.doubts_of(metric)
+    sizes = {f"source:{kind}": -SOURCE_SPREADS[kind] if metric == "throughput" else SOURCE_SPREADS[kind]}
+    words = sorted((n, sorted(v) if isinstance(v, tuple | list) else v) for n, v in answer.question.items())
+    for key, size in doubts.items():
+        shared = SHARED.get(key.partition(":")[0], OTHERS)
+        sizes |= {key: sqrt(shared) * size, f"{key}{_OF}{words}": sqrt(1.0 - shared) * size}
+    return sizes
+
+
+def _kind(answer: Any, metric: str) -> str:
+    """Figures of which kind a person measures in one way."""
+    if metric in ("memory", "ttft"):
+        return metric
+    if metric in _LATENCIES:
+        return "tpot"
+    if metric == "throughput":
+        return "rate"
+    return "kernel" if isinstance(answer, LoneKernel) else "step" if isinstance(answer, Estimate) else "training"
+
+
+def changed(answer: Any, moves: Mapping[str, Move]) -> Any:
+    """An answer whose metrics are moved, none of its times below its bound."""
+    if isinstance(answer, LoneKernel):
+        return _row(answer, moves["time"])
+    if isinstance(answer, Estimate):
+        rows = tuple(_row(row, moves["time"]) for row in answer.by_kernel)
+        factor = sum(row.total_s for row in rows) / answer.latency_s
+        return replace(answer, by_kernel=rows, board_energy=answer.board_energy and answer.board_energy * factor)
+    if "time" in moves:
+        return _training(answer, moves["time"])
+    return _served(answer, moves)
+
+
+def _row(row: Any, move: Move) -> Any:
+    """A kernel whose time moves, but not below its bound."""
+    if not row.latency_s:
+        return row
+    latency_s = max(exp(move.shift) * row.latency_s, row.bound_s)
+    factor, ratio = latency_s / row.latency_s, move.after / move.before
+    low_s, high_s = (latency_s * (end / row.latency_s) ** ratio for end in (row.low_s, row.high_s))
+    return replace(
+        row, latency_s=latency_s, low_s=max(low_s, row.bound_s), high_s=high_s,
+        utilisation=min(row.utilisation / factor, 1.0),
+        errors_s=tuple((key, factor * ratio * size_s) for key, size_s in row.errors_s),
+    )  # fmt: skip
+
+
+def _training(answer: Any, move: Move) -> Any:
+    """A training step whose time moves, but not below its arithmetic at the devices' peak."""
+    bound_s = answer.latency_s * answer.hfu
+    latency_s = max(exp(move.shift) * answer.latency_s, bound_s)
+    factor, ratio = latency_s / answer.latency_s, move.after / move.before
+    low_s, high_s = (latency_s * (end / answer.latency_s) ** ratio for end in answer.interval)
+    return replace(
+        answer, latency_s=latency_s, interval=(max(low_s, bound_s), high_s),
+        board_energy=answer.board_energy and answer.board_energy * factor,
+        doubts=weighed([(ratio, answer.doubts)]),
+    )  # fmt: skip
+
+
+def _served(answer: Any, moves: Mapping[str, Move]) -> Any:
+    """A served model whose latencies and rates move; cost and energy of a token follow its rate."""
+    changes = {f"{name}_s": _metric(answer.latency(name), moves.get(name)) for name in _LATENCIES}
+    changes |= {name: _metric(getattr(answer, name), moves.get("throughput")) for name in _RATES}
+    factor = changes["output_tokens_per_s"].mean / answer.output_tokens_per_s.mean
+    usd = answer.usd_per_million_output_tokens
+    changes |= {name: factor * getattr(answer, name) for name in ("requests_per_s", "total_tokens_per_s")}
+    ratios = {name: move.after / move.before for name, move in moves.items()}
+    changes["metric_doubts"] = {
+        name: weighed([(ratios.get(name, 1.0), doubts)]) for name, doubts in answer.metric_doubts.items()
+    }
+    changes |= {"token_energy": answer.token_energy * (1.0 / factor)}
+    return replace(answer, usd_per_million_output_tokens=usd and usd / factor, **changes)
+
+
+def _metric(metric: Any, move: Move | None) -> Any:
+    """A metric whose mean and percentiles move, and whose interval becomes narrower."""
+    if move is None or not metric.mean:
+        return metric
+    factor, ratio = exp(move.shift), move.after / move.before
+    ends = {n: factor * metric.mean * (getattr(metric, n) / metric.mean) ** ratio for n in ("low", "high")}
+    percentiles = {n: v and factor * v for n, v in vars(metric).items() if n.startswith("p")}
+    return replace(metric, mean=factor * metric.mean, **percentiles, **ends)

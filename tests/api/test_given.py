@@ -1,0 +1,110 @@
+"""Measurements of one's own correct answers as far as they share doubts, and not below bounds."""
+
+from math import log
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from neusight import Predictor, read_given
+from neusight.api.given import SOURCE_SPREADS, doubts_of, moved
+from neusight.errors import DataError
+from neusight.laws.doubts import Anchors, spread
+
+HEAD = "family,m,n,k,dtype,gpu,latency_ms\n"
+
+
+@pytest.fixture
+def product(predictor: Predictor):
+    return predictor.kernel("gemm", "a100-sxm-80gb", m=4096, n=4096, k=4096, dtype="bf16")
+
+
+def given(predictor: Predictor, folder: Path, *rows: str) -> Predictor:
+    file = folder / "mine.csv"
+    file.write_text(HEAD + "\n".join(rows) + "\n")
+    return predictor.given(read_given(file))
+
+
+def test_moved_is_normal_conditioning_by_shared_keys() -> None:
+    one = Anchors([{"a": 0.3, "b": 0.4}], np.array([0.5]), np.array([0.0]))
+    move = moved(one, {"a": 0.3, "c": 0.1})
+    assert move.shift == pytest.approx(0.09 / 0.25 * 0.5)
+    assert move.after**2 == pytest.approx(0.1 - 0.09**2 / 0.25)
+    assert move.shifts.keys() == {"a"}
+
+
+def test_moved_of_no_shared_key_changes_nothing() -> None:
+    move = moved(Anchors([{"a": 0.3}], np.array([2.0]), np.array([0.05])), {"b": 0.2})
+    assert (move.shift, move.before, move.after, move.counts) == (0.0, 0.2, 0.2, False)
+
+
+@pytest.mark.parametrize("gpu, least, most", [("a100-sxm-80gb", 1.15, 1.3), ("h100-sxm-80gb", 1.0, 1.15)])
+def test_given_moves_the_same_kernel_most_and_another_device_less(
+    predictor, product, tmp_path, gpu, least, most
+) -> None:
+    slow = given(predictor, tmp_path, f"gemm,4096,4096,4096,bf16,a100-sxm-80gb,{1300 * product.latency_s}")
+    before, after = (p.kernel("gemm", gpu, m=4096, n=4096, k=4096, dtype="bf16") for p in (predictor, slow))
+    assert least < after.latency_s / before.latency_s < most
+    assert log(after.high_s / after.low_s) < log(before.high_s / before.low_s)
+    assert after.low_s <= after.latency_s <= after.high_s
+
+
+def test_given_never_moves_a_time_below_its_bound(predictor, product, tmp_path) -> None:
+    fast = given(predictor, tmp_path, *[f"gemm,4096,4096,{k},bf16,a100,0.001" for k in (4096, 8192, 2048)])
+    answer = fast.kernel("gemm", "a100-sxm-80gb", m=4096, n=4096, k=4096, dtype="bf16")
+    assert answer.latency_s == pytest.approx(answer.bound_s)
+    assert answer.low_s >= answer.bound_s and answer.utilisation <= 1.0
+
+
+def test_given_of_more_rows_narrows_further(predictor, tmp_path) -> None:
+    shapes = [{"m": 4096, "n": 4096, "k": k, "dtype": "fp16"} for k in (2048, 4096, 8192, 6144)]
+    times_ms = [1e3 * predictor.kernel("gemm", "l40s", **shape).latency_s for shape in shapes]
+    rows = [f"gemm,4096,4096,{shape['k']},fp16,l40s,{time}" for shape, time in zip(shapes, times_ms, strict=True)]
+    answers = [given(predictor, tmp_path, *rows[:n]).kernel("gemm", "l40s", **shapes[-1]) for n in (1, 3)]
+    one, three = (answer.given["moves"]["time"] for answer in answers)
+    assert three["after"] < one["after"] < one["before"] == three["before"]
+
+
+def test_given_that_tells_nothing_is_a_warning(predictor, tmp_path) -> None:
+    other = given(predictor, tmp_path, "gemm,4096,4096,4096,bf16,a100,1.0")
+    step = other.training("gpt3-175b", cluster="dgx-h100", nodes=16, tp=8, pp=8, global_batch_size=512)
+    assert not step.given and "--given has no effect" in step.warnings[-1]
+
+
+def test_doubts_of_has_what_measuring_adds(product) -> None:
+    doubts = doubts_of(product, "time")
+    assert doubts["source:kernel"] == SOURCE_SPREADS["kernel"]
+    assert spread(doubts) > 0.0
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("", "is empty"),
+        (HEAD, "has no rows"),
+        ("family,m,n,k,gpu\ngemm,1,1,1,l4\n", "no measured column"),
+        ("family,m,n,k,gpu,power_w\ngemm,512,512,512,l4,70\n", "no figure that predictions can learn from"),
+        (HEAD + "gemm,512,512,,fp32,l4,1\n", "no figure that predictions can learn from: "),
+    ],
+)
+def test_read_given_refuses_files_that_teach_nothing(predictor, tmp_path, text, reason) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text(text)
+    with pytest.raises(DataError, match=reason):
+        predictor.given(read_given(file))
+
+
+@pytest.mark.parametrize(
+    "name, text, reason",
+    [("none.json", None, "is not there"), ("cut.json", '{"a": ', "neither a parquet nor a .csv file")],
+)
+def test_read_given_refuses_files_that_are_no_rows(tmp_path, name, text, reason) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=reason):
+        read_given(tmp_path / name)
+
+
+def test_read_given_takes_results_of_benches() -> None:
+    rows = read_given(Path(__file__).parents[1] / "check" / "results" / "llama-bench.csv").table
+    assert {"tokens_per_s", "tpot_ms", "ttft_ms"} & {*rows.frame}
