@@ -17,7 +17,7 @@ from neusight.distributed.step import PASS, TimedStep
 from neusight.distributed.training_run import TrainingRun
 from neusight.estimates.core import EstimateCore, core, largest, summed
 from neusight.estimates.energy import BoardEnergy, board_energy
-from neusight.executors.costs import NORMAL_90
+from neusight.executors.costs import NORMAL_90, cause_of
 from neusight.kernels.describe import describe
 from neusight.kernels.work import work_of
 from neusight.laws.doubts import OWN, Doubts, common, own_key, spread, weighed
@@ -239,6 +239,7 @@ def doubts_of(timed: TimedStep) -> dict[str, float]:
     its products: of other kinds the steps that factors were fitted to tell more than kernels by themselves.
     """
     schedule, parts, kernels, engine = timed.schedule, timed.parts, timed.parts.is_kernel, timed.run.engine.name
+    device = timed.run.cluster.device
     seconds = timed.runs * parts.latency_s
     computing = sum(schedule.path_s[name] for name in COMPUTING)
     inside = ~kernels & (parts.group != "dp")
@@ -255,8 +256,8 @@ def doubts_of(timed: TimedStep) -> dict[str, float]:
         (
             (kernels_s / schedule.step_s, computed),
             (linked_s / schedule.step_s, _relative(parts, seconds, ~kernels)),
-            (host_s / schedule.step_s, {f"{HOST}{engine}": timed.host.spread}),
-            (1.0, {f"{COMPOSITION}{engine}": timed.factors.spread}),
+            (host_s / schedule.step_s, common(cause_of(device, engine, HOST), timed.host.spread)),
+            (1.0, common(f"{COMPOSITION}{engine}/{timed.run.decoder.name} {device.id}", timed.factors.spread)),
         )
     )
     return {key: size for key, size in doubts.items() if size}

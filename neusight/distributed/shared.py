@@ -14,12 +14,13 @@ from neusight.estimates.build import kernel_rows, step_estimate, wait_row, warni
 from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import HOST as LIMITER
 from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
+from neusight.executors.costs import cause_of
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
 from neusight.laws.doubts import OWN, Doubts, common, weighed
 from neusight.plans.memory import fullest
 from neusight.schedule.run import Run
-from neusight.schedule.timeline import COMPOSITION, HOST, Wait, launch_interval_s, stream_errors_s
+from neusight.schedule.timeline import HOST, Wait, composition_key, launch_interval_s, stream_errors_s
 from neusight.workloads.workload import MemoryProfile, Workload
 
 PHASES = {"forward": "forward", "backward": "backward", "weights": "backward", "step": "optimizer"}
@@ -40,7 +41,7 @@ def shared_estimate(
     """
     run, device = timed.schedule, timed.run.cluster.device
     rank = int(run.busy_s.argmax())
-    rows = tuple(_rows(timed, rank))
+    rows = tuple(_rows(timed, rank, workload))
     waits = tuple(wait_row(wait) for wait in _waits(timed, run, rank, rows) if wait.latency_s > 0.0)
     estimate = step_estimate(
         workload, device, samples, rows=(*rows, *waits), memory=_memory(timed), provenance=provenance
@@ -49,12 +50,12 @@ def shared_estimate(
     return warnings_of(replace(estimate, devices=devices, board_energy=energy), workload.warnings)
 
 
-def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
+def _rows(timed: TimedStep, rank: int, workload: Workload) -> Iterator[KernelEstimate]:
     """What the rank's kernels take, and collectives in their way, family by family."""
     runs = timed.runs_on(rank)
     mine = np.flatnonzero(runs)
     parts, runs = timed.parts.take(mine), runs[mine]
-    composition = f"{COMPOSITION}{timed.run.decoder.name}"
+    composition = composition_key(workload.request, timed.run.engine, timed.run.cluster.device)
     launch_s = launch_interval_s(timed.run.engine, timed.run.cluster.device)
     for _, places, costs in parts.by_family():
         batch = KernelBatch.joined([part.batch for part in parts.parts[places]])
@@ -72,7 +73,7 @@ def _waits(timed: TimedStep, run: Run, rank: int, rows: tuple[KernelEstimate, ..
     """In which none of the rank's kernels runs: with the rows they are the step."""
     kernels_s = sum(row.total_s for row in rows)
     engine = timed.run.engine
-    host = {f"{HOST}{engine.name}": engine.host_spread}
+    host = common(cause_of(timed.run.cluster.device, engine.name, HOST), engine.host_spread)
     yield _wait("dispatch of operators", LIMITER, float(run.busy_s[rank]) - kernels_s, host)
     yield _wait("exchanges that nothing hides", "link", float(run.exposed_s[rank]), _links(timed))
     stages = f"pipeline of {timed.run.plan.pp} stages"

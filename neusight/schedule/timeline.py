@@ -11,18 +11,19 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine, Host, Libraries
-from neusight.executors.costs import LAUNCH, LAUNCH_SPREAD, NORMAL_90, Costs, binding_share
+from neusight.executors.costs import LAUNCH, LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, cause_of
 from neusight.executors.pricing import sharing_power
-from neusight.laws.doubts import OWN, spread
+from neusight.laws.doubts import OWN, common, spread
 from neusight.plans.program import TracedStep
 from neusight.quick_dataclasses import dataclass
+from neusight.requests import Request
 from neusight.units import decimal
 
 COMPOSITION_SPREAD = 0.1
 """Standard deviation of the log error of a step as the sum of its operators: sums of measured operators miss measured
 steps by 8.7 % on average, on GPUs of all kinds (``experiments/asplos25``), which is 0.11 of a normal error."""
-HOST, COMPOSITION, LIBRARIES = "host:", "composition:", "libraries:"
-"""Begins of keys of doubts, see ``laws.doubts``: of hosts by engine, of steps by model."""
+HOST, COMPOSITION, LIBRARIES = "host", "composition:", "libraries:"
+"""Causes of keys of doubts, see ``laws.doubts``: of hosts of devices by engine, of steps by model."""
 
 Errors = dict[str, np.ndarray]
 """Signed standard deviations in seconds by key of ``laws.doubts``, columns of shape (n,)."""
@@ -82,7 +83,7 @@ def one_stream(
         costs = [c.times(libraries.factor) for c in costs]
     costs_alone = [in_stream(c, interval_s) for c in costs]
     stream = sharing_power(costs_alone, counts)
-    composition = f"{COMPOSITION}{program.workload.request.model}"
+    composition = composition_key(program.workload.request, engine, device)
     single = [stream_errors_s(c, interval_s, composition, libraries) for c in costs]
     errors = tuple(
         {key: size_s * now.latency_s / before.latency_s for key, size_s in errors_s.items()}
@@ -93,13 +94,20 @@ def one_stream(
         engine = replace(
             engine, host_s_per_call=-host.ahead_s, host_s_per_operator=host.operator_s, host_spread=host.spread
         )
-    dispatch = _host_wait(totals, program.dispatches, engine)
+    cause = cause_of(device, engine.name, HOST)
+    dispatch = _host_wait(totals, program.dispatches, engine, cause)
     memory = _memory_wait(totals, dispatch, program.traffic_bytes, device)
-    waits = (None if host is None else _call(host, engine), dispatch, memory)
+    waits = (None if host is None else _call(host, cause), dispatch, memory)
     return Timeline(program, tuple(stream), errors, tuple(w for w in waits if w is not None))
 
 
-def _call(host: Host, engine: Engine) -> Wait:
+def composition_key(request: Request, engine: Engine, device: DeviceSpec) -> str:
+    """Key of the error of a step as the sum of its operators: mostly of that very step, less of its model."""
+    words = (request.mode, request.batch, request.seq_len, request.dtype, engine.name, device.id)
+    return f"{COMPOSITION}{request.model.replace('/', ' ')}/{' '.join(map(str, words))}"
+
+
+def _call(host: Host, cause: str) -> Wait:
     """Wait of a device at rest until its first kernel arrives."""
     doubt = float(np.exp(NORMAL_90 * host.spread))
     before_s = host.before_s
@@ -109,7 +117,7 @@ def _call(host: Host, engine: Engine) -> Wait:
         latency_s=before_s,
         low_s=before_s / doubt,
         high_s=before_s * doubt,
-        errors_s={f"{HOST}{engine.name}": before_s * host.spread},
+        errors_s=common(cause, before_s * host.spread),
     )
 
 
@@ -162,7 +170,7 @@ def stream_errors_s(single: Costs, interval_s: float, composition: str, librarie
         **version,
         **{key: (1.0 - launch) * size_s for key, size_s in single.doubts_s().items()},
         f"{LAUNCH}{single.die}": launch * latency_s * LAUNCH_SPREAD,
-        composition: latency_s * COMPOSITION_SPREAD,
+        **common(composition, latency_s * COMPOSITION_SPREAD),
     }
 
 
@@ -200,7 +208,7 @@ _NEVER = 1e-3
 """A host that decides with less than this probability is not worth a row."""
 
 
-def _host_wait(kernels: _Totals, dispatches: float, engine: Engine) -> Wait | None:
+def _host_wait(kernels: _Totals, dispatches: float, engine: Engine, cause: str) -> Wait | None:
     """The wait for the host: a step cannot end before its last operator is dispatched.
 
     The faster the device and the slower the host, the longer it waits.
@@ -220,7 +228,7 @@ def _host_wait(kernels: _Totals, dispatches: float, engine: Engine) -> Wait | No
         latency_s=latency_s,
         low_s=low_s,
         high_s=high_s,
-        errors_s=shared | {f"{HOST}{engine.name}": decides * host_s * engine.host_spread},
+        errors_s=shared | common(cause, decides * host_s * engine.host_spread),
     )
 
 

@@ -31,7 +31,6 @@ from neusight.laws.fitted import shipped_boards, shipped_physics
 from neusight.laws.routes import Place
 from neusight.plans.placement import Placement
 from neusight.requests import Plan
-from neusight.schedule.timeline import HOST as HOST_DOUBT
 from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.lookup import (
     ENERGY,
@@ -433,7 +432,7 @@ class ReplicaPricer:
         parts = [
             (server.doubt_share / latency_s, weighed([*kernels, (1.0, {model: np.sqrt(sums.columns[OWN])})])),
             (np.ones_like(latency_s), {f"{ENGINE}{self.engine.name}/{server.era}": server.spread}),
-            (self._host_spread(launches_s, kernels_s), {f"{HOST_DOUBT}{self.engine.name}": 1.0}),
+            (self._host_spread(launches_s, kernels_s), common(cause_of(self.device, self.engine.name, "host"), 1.0)),
             (kernels_s / latency_s, {f"scheme:{scheme}": SCHEME_SPREAD} if unmeasured else {}),
         ]
         return weighed(parts)
