@@ -215,7 +215,7 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
     return TrainingEstimate(
         run=question,
         latency_s=schedule.step_s,
-        interval=(schedule.step_s / factor, schedule.step_s * factor),
+        interval=(max(schedule.step_s / factor, _bound_s(timed)), schedule.step_s * factor),
         doubts=doubts,
         schedule=schedule,
         parts_s=dict(sorted(parts_s.items(), key=lambda item: -item[1])),
@@ -229,6 +229,13 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         host_share=timed.host_share,
         warnings=(*question.decoder.notes, *question.cluster.device.likeness),
     )
+
+
+def _bound_s(timed: TimedStep) -> float:
+    """Time that no step can beat: the bounds of kernels of a rank, on average over the stages, one after the other."""
+    kernels = timed.parts.is_kernel
+    bound_s = float(timed.runs[kernels] @ timed.parts.bound_s[kernels]) / timed.run.plan.pp
+    return min(bound_s, timed.schedule.step_s)
 
 
 def doubts_of(timed: TimedStep) -> dict[str, float]:

@@ -22,7 +22,7 @@ from neusight.workloads.program import Part
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
 """What answers for kernels and collectives on a device, such as ``Predictor.kernels``."""
 _LABELS = ("name", "phase", "group", "overlapped", "runs")
-_FIGURES = ("latency_s", "spread", "own_spread", "cause", "limiter")
+_FIGURES = ("latency_s", "bound_s", "spread", "own_spread", "cause", "limiter")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,7 @@ class PartTimes:
         parts: kernels and collectives; ``name``, ``family``, ``phase``, ``group``, ``overlapped`` and ``runs`` are
             theirs.
         latency_s: time of one run.
+        bound_s: time of one run that nothing can beat.
         spread: standard deviation of the log error that kernels of a kind share.
         own_spread: standard deviation of the log error of each by itself.
         cause: key of the error that kernels of a kind share.
@@ -50,6 +51,7 @@ class PartTimes:
     overlapped: np.ndarray
     runs: np.ndarray
     latency_s: np.ndarray
+    bound_s: np.ndarray
     spread: np.ndarray
     own_spread: np.ndarray
     cause: np.ndarray

@@ -25,6 +25,7 @@ class PartCosts(NamedTuple):
     """
 
     latency_s: np.ndarray
+    bound_s: np.ndarray
     spread: np.ndarray
     own_spread: np.ndarray
     cause: np.ndarray
@@ -63,6 +64,7 @@ def price(parts: Sequence[Part], cost: Callable[[KernelBatch], Costs], *, energy
             rows = start + places
             priced[number] = PartCosts(
                 costs.latency_s[rows],
+                costs.bound_s[rows],
                 spread[rows],
                 own_spread[rows],
                 costs.cause[rows],

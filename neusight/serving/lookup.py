@@ -225,7 +225,7 @@ def _beyond(tokens: float, most: float) -> LoadError:
 Key = tuple[str, str]
 """A kind of sum (``part``, ``group``, ``shared``, ``error``, ``energy``), and whose it is; a ``limiter`` is a name."""
 PART, GROUP, LIMITER = "part", "group", "limiter"
-SHARED, OWN, ENERGY = "shared", ("error", "own"), "energy"
+SHARED, OWN, BOUND, ENERGY = "shared", ("error", "own"), ("time", "bound"), "energy"
 _SQRT2 = 2**0.5
 
 
@@ -234,7 +234,7 @@ class PassSums:
     """What adds up over the kernels of passes, columns of shape (n,).
 
     ``columns`` are times [s] by part and group, of errors that kernels of a group share the sum [s], of their own the
-    sum of squares [s²], and energies [J]; ``limiters`` name the resource of each part.
+    sum of squares [s²], bounds [s] and energies [J]; ``limiters`` name the resource of each part.
     """
 
     columns: Mapping[Key, np.ndarray]

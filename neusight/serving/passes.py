@@ -33,6 +33,7 @@ from neusight.plans.placement import Placement
 from neusight.requests import Plan
 from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.lookup import (
+    BOUND,
     ENERGY,
     GROUP,
     LIMITER,
@@ -73,15 +74,14 @@ _SHARED_GROUPS = tuple(group for group in GROUPS if group not in ATTENTION)
 class PassCosts:
     """Times of passes in seconds, columns of shape (n,).
 
-    ``low_s <= latency_s <= high_s`` enclose 90 %, ``doubts`` are signed standard deviations of their
+    None is faster than ``bound_s``; ``doubts`` are signed standard deviations of their
     logarithms by key; ``host_s`` is the engine's own
     time in it, ``waits_s`` of that what its kernels wait for launches; ``parts_s`` what each kind of kernel takes,
     ``limiters`` which resource each is limited by; ``groups_s`` are times by ``GROUPS`` without the engine's factors.
     """
 
     latency_s: np.ndarray
-    low_s: np.ndarray
-    high_s: np.ndarray
+    bound_s: np.ndarray
     doubts: dict[str, np.ndarray]
     host_s: np.ndarray
     waits_s: np.ndarray
@@ -96,7 +96,7 @@ class PassCosts:
     @property
     def spread(self) -> np.ndarray:
         """Standard deviation of the logarithm of each time, shape (n,)."""
-        return np.asarray(np.log(self.high_s / self.low_s) / (2 * NORMAL_90))
+        return np.sqrt(sum((np.square(size) for size in self.doubts.values()), np.zeros(len(self.latency_s))))
 
     def with_doubt(self, key: str, spread: np.ndarray) -> PassCosts:
         """The same with another doubt: standard deviations of log times, shape (n,)."""
@@ -106,7 +106,7 @@ class PassCosts:
 
     def with_passes(self, name: str, other: PassCosts, runs: np.ndarray | int = 1) -> PassCosts:
         """The same with passes of another model, each so often, as a part of them; errors of both go together."""
-        names = ("latency_s", "low_s", "high_s", "host_s", "waits_s", "energy_j")
+        names = ("latency_s", "bound_s", "host_s", "waits_s", "energy_j")
         sums = {each: getattr(self, each) + runs * getattr(other, each) for each in names}
         other_s = runs * other.latency_s
         shares = self.latency_s / sums["latency_s"], other_s / sums["latency_s"]
@@ -380,7 +380,7 @@ class ReplicaPricer:
         parts = self._parts(steps, groups)
         columns: dict[Key, np.ndarray] = {(kind, group): np.zeros(n) for kind in (GROUP, SHARED) for group in groups}
         columns |= {(PART, part.name): np.zeros(n) for part in parts}
-        columns |= {OWN: np.zeros(n)} | {(ENERGY, f.name): np.zeros(n) for f in fields(EnergyUse)}
+        columns |= {OWN: np.zeros(n), BOUND: np.zeros(n)} | {(ENERGY, f.name): np.zeros(n) for f in fields(EnergyUse)}
         limiters: dict[str, np.ndarray] = {}
         for part, costs in self._priced(parts, energy=energy):
             group, kernels_s = group_of(part), part.runs * costs.latency_s
@@ -389,6 +389,7 @@ class ReplicaPricer:
             columns[PART, part.name] += total_s
             columns[SHARED, group] += total_s * costs.spread
             columns[OWN] += np.square(total_s * costs.own_spread)
+            columns[BOUND] += np.minimum(part.runs * costs.bound_s, total_s)
             if costs.energy:
                 for name, drawn_j in vars(costs.energy).items():
                     columns[ENERGY, name] += part.runs * drawn_j
@@ -405,13 +406,10 @@ class ReplicaPricer:
         host_s = rests_s + waits_s
         latency_s = kernels_s + host_s
         drawn = EnergyUse(**{f.name: columns[ENERGY, f.name] for f in fields(EnergyUse)}).plus(self._sampling(steps))
-        doubts = self._doubts(sums, kernels_s, launches_s, latency_s)
-        factor = np.exp(NORMAL_90 * np.sqrt(sum(np.square(size) for size in doubts.values())))
         return PassCosts(
             latency_s=latency_s,
-            low_s=latency_s / factor,
-            high_s=latency_s * factor,
-            doubts=doubts,
+            bound_s=columns[BOUND],
+            doubts=self._doubts(sums, kernels_s, launches_s, latency_s),
             host_s=host_s,
             waits_s=waits_s,
             parts_s=parts_s,

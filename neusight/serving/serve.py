@@ -68,14 +68,14 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
         run = simulated(share, times=times, routing=routing)
         passes = sampled(deployment, run)
     busy = (1.0 - run.time_shares["idle"]) * deployment.shares(load) * run.schedulers / deployment.groups
-    factor, ends = passes.interval_factor, None
+    factors, ends = passes.factors, None
     if isinstance(share, Open | Trace):
         # What one scheduler gets in turn is as sensitive as all of them together.
         one = deployment.in_turn(load)
-        fast, slow = (simulated(one, times=ScaledTimes(times, f)) for f in (1 / factor, factor))
+        fast, slow = (simulated(one, times=ScaledTimes(times, f)) for f in factors)
         ends = (run if routing is ALONE else simulated(one, times=times), fast, slow)
     pool = UsedPool(deployment=deployment, passes=passes, busy=busy)
-    return _estimate([pool], load, run, _RunInterval(run, factor, ends))
+    return _estimate([pool], load, run, _RunInterval(run, factors, ends))
 
 
 def _serve_apart(decode: Deployment, prefill: Deployment, load: Load) -> ServingEstimate:
@@ -99,10 +99,10 @@ def _serve_apart(decode: Deployment, prefill: Deployment, load: Load) -> Serving
     ]
     # Both run the same kernels of the same laws: their errors go together.
     weights = np.array([pool.passes.seconds.sum() for pool in used])
-    factor = float(np.exp(np.log([pool.passes.interval_factor for pool in used]) @ weights / weights.sum()))
+    fast, slow = np.exp(weights @ np.log([pool.passes.factors for pool in used]) / weights.sum()).tolist()
     opened = isinstance(load, Open | Trace)
-    ends = (run.whole, at(1 / factor).whole, at(factor).whole) if opened else None
-    estimate = _estimate(used, load, run.whole, _RunInterval(run.whole, factor, ends))
+    ends = (run.whole, at(fast).whole, at(slow).whole) if opened else None
+    estimate = _estimate(used, load, run.whole, _RunInterval(run.whole, (fast, slow), ends))
     prompts = {"gpu": prefill.replica.device.id, "replicas": prefill.setup.replicas, "devices": prefill.devices}
     return replace(estimate, prefill_pool=prompts | _degrees(prefill), transfer_s=float(run.transfer_s.mean()))
 
@@ -114,16 +114,16 @@ class _RunInterval:
     """
 
     run: ServingRun
-    factor: float
+    at_ends: tuple[float, float]
     ends: tuple[ServingRun, ServingRun, ServingRun] | None
 
     def time(self, of: Callable[[ServingRun], Spread], server_s: float = 0.0, beside: float = 0.0) -> Metric:
         """A time, of the run by a function, and what a server adds to it, as uncertain as the passes; ``beside`` is the
         standard deviation of its logarithm by what has nothing to do with them.
         """
-        spread, f = of(self.run), self.factor
+        spread, (fast, slow) = of(self.run), self.at_ends
         low, high = (spread.mean * by for by in self.factors(lambda run: of(run).mean))
-        low, high = low + server_s / f, high + server_s * f
+        low, high = low + server_s * fast, high + server_s * slow
         low, high = (_widened(end, spread.mean + server_s, beside) for end in (low, high))
         mean = spread.mean + server_s
         percentiles = {p.name: getattr(spread, p.name) + server_s for p in fields(Spread) if p.name != "mean"}
@@ -132,14 +132,14 @@ class _RunInterval:
     def factors(self, of: Callable[[ServingRun], float]) -> tuple[float, float]:
         """Of a figure at the fast and at the slow end."""
         if self.ends is None:
-            return 1 / self.factor, self.factor
+            return self.at_ends
         one, *ends = map(of, self.ends)
         return (ends[0] / one, ends[1] / one) if one else (1.0, 1.0)
 
     def rate(self, of: Callable[[ServingRun], float], groups: float) -> Metric:
         """A rate of so many groups that share a load."""
         mean = groups * of(self.run)
-        fast, slow = (mean * by for by in self.factors(of)) if self.ends else (mean * self.factor, mean / self.factor)
+        fast, slow = (mean * by for by in self.factors(of)) if self.ends else tuple(mean / by for by in self.at_ends)
         return Metric(mean=mean, low=min(slow, mean), high=max(fast, mean))
 
 
@@ -176,9 +176,13 @@ class SampledPasses:
         return float(self.seconds @ self.version.spread / self.seconds.sum()) if self.version else 0.0
 
     @property
-    def interval_factor(self) -> float:
-        """Factor of the 90 % interval of all passes together: what errors they have, they have in common."""
-        return float(np.exp(NORMAL_90 * (self.seconds @ self.costs.spread) / self.seconds.sum()))
+    def factors(self) -> tuple[float, float]:
+        """Factors to the ends of the 90 % interval of all passes together: what errors they have, they have in common,
+        and none is faster than its bound.
+        """
+        total_s = self.seconds.sum()
+        slow = float(np.exp(NORMAL_90 * (self.seconds @ self.costs.spread) / total_s))
+        return max(1.0 / slow, float(self.seconds @ (self.costs.bound_s / self.costs.latency_s) / total_s)), slow
 
     def doubts(self, metric: Metric, sign: float = 1.0, apart: Doubts = NO_DOUBTS) -> Doubts:
         """Doubts of a metric by key, which make up its interval: those of all passes, beside some ``apart`` of them."""

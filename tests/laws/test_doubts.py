@@ -7,7 +7,7 @@ from math import log
 import numpy as np
 import pytest
 
-from neusight.laws.doubts import Anchors, spread, weighed
+from neusight.laws.doubts import COMMON, Anchors, by_cause, common, spread, weighed
 
 
 def test_weighed_cancels_what_a_ratio_shares() -> None:
@@ -51,3 +51,24 @@ def test_many_anchors_agree_with_the_joint_normal_distribution() -> None:
     doubts = dict(zip(keys, question, strict=True))
     assert anchors.shift(doubts) == pytest.approx(told @ off)
     assert anchors.spread(doubts) ** 2 == pytest.approx(question @ question - told @ sizes @ question)
+
+
+@pytest.mark.parametrize("n", [1, 4, 100])
+def test_sums_average_own_errors_and_keep_what_is_shared(n: int) -> None:
+    """Steps of a run, replicas of a server, ranks of a job: each has one part in n of the sum."""
+    parts = [(1.0 / n, {"device:gh100": 0.2, f"own:gh100/{i}": 0.1}) for i in range(n)]
+    assert spread(weighed(parts)) == pytest.approx((0.2**2 + 0.1**2 / n) ** 0.5)
+
+
+def test_common_keeps_the_deviation_and_ties_kinds_of_a_die() -> None:
+    first, second = common("device:gh100/gemm", 0.3), common("device:gh100/stream", 0.3)
+    assert spread(first) == spread(second) == pytest.approx(0.3)
+    shared = sum(size * second.get(key, 0.0) for key, size in first.items()) / 0.3**2
+    assert shared == pytest.approx(COMMON)
+    assert not set(first) & set(common("device:ga100/gemm", 0.3))
+
+
+def test_by_cause_groups_keys_and_keeps_the_deviation() -> None:
+    doubts = {"device:a/gemm": 0.3, "device:a/stream": -0.4, "own:a/relu": 0.1, "host:a": 0.0}
+    assert by_cause(doubts) == pytest.approx({"device": 0.5, "kernel": 0.1})
+    assert spread(by_cause(doubts)) == pytest.approx(spread(doubts))
