@@ -20,7 +20,7 @@ from neusight.estimates.energy import BoardEnergy, board_energy
 from neusight.executors.costs import NORMAL_90, cause_of
 from neusight.kernels.describe import describe
 from neusight.kernels.work import work_of
-from neusight.laws.doubts import OWN, Doubts, common, own_key, spread, weighed
+from neusight.laws.doubts import Doubts, common, own_key, spread, weighed
 from neusight.plans.fits import verdict
 from neusight.plans.margins import MemoryFit
 from neusight.plans.memory import RankMemory, fullest
@@ -242,8 +242,7 @@ def doubts_of(timed: TimedStep) -> dict[str, float]:
     """Signed standard deviations of the logarithm of the step by key.
 
     Each cause counts by the seconds that it has on the critical path: what a device's kernels have in common, what
-    each has of its own, links, and the step as the sum of its parts. What kernels have in common on a device is that of
-    its products: of other kinds the steps that factors were fitted to tell more than kernels by themselves.
+    each has of its own, links, and the step as the sum of its parts.
     """
     schedule, parts, kernels, engine = timed.schedule, timed.parts, timed.parts.is_kernel, timed.run.engine.name
     device = timed.run.cluster.device
@@ -255,13 +254,9 @@ def doubts_of(timed: TimedStep) -> dict[str, float]:
     linked_s = share * computing + schedule.step_s - computing
     kernels_s = (1.0 - timed.host_share) * (1.0 - share) * computing
     host_s = timed.host_share * computing
-    shared = _relative(parts, seconds, kernels & (parts.family == "gemm"))
-    own = _relative(parts, seconds, kernels)
-    computed = {key: size for key, size in shared.items() if not key.startswith(OWN)}
-    computed |= {key: size for key, size in own.items() if key.startswith(OWN)}
     doubts = weighed(
         (
-            (kernels_s / schedule.step_s, computed),
+            (kernels_s / schedule.step_s, _relative(parts, seconds, kernels)),
             (linked_s / schedule.step_s, _relative(parts, seconds, ~kernels)),
             (host_s / schedule.step_s, common(cause_of(device, engine, HOST), timed.host.spread)),
             (1.0, common(f"{COMPOSITION}{engine}/{timed.run.decoder.name} {device.id}", timed.factors.spread)),

@@ -290,14 +290,14 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
     rate = interval.rate(lambda r: r.output_tokens_per_s, groups)
     per_token = float(run.prompt_tokens.sum() / run.output_tokens.sum())
     first = deployment.server.first_spread if request_s else 0.0
-    times = {
-        "ttft": interval.time(lambda r: r.ttft_s, request_s, first),
-        "tpot": interval.time(lambda r: r.tpot_s),
-        "itl": interval.time(lambda r: r.itl_s),
-        "e2e": interval.time(lambda r: r.e2e_s, request_s),
+    times: dict[str, Any] = {
+        "ttft_s": interval.time(lambda r: r.ttft_s, request_s, first),
+        "tpot_s": interval.time(lambda r: r.tpot_s),
+        "itl_s": interval.time(lambda r: r.itl_s),
+        "e2e_s": interval.time(lambda r: r.e2e_s, request_s),
     }
-    doubts = {name: passes.doubts(time) for name, time in times.items()}
-    doubts["ttft"] = pools[0].passes.doubts(times["ttft"], apart={f"first:{deployment.server.era}": first})
+    doubts = {name.removesuffix("_s"): passes.doubts(time) for name, time in times.items()}
+    doubts["ttft"] = pools[0].passes.doubts(times["ttft_s"], apart={f"first:{deployment.server.era}": first})
     return ServingEstimate(
         model=replica.decoder.name,
         gpu=replica.device.id,
@@ -308,10 +308,7 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
         replicas=deployment.setup.replicas,
         devices=sum(pool.deployment.devices for pool in pools),
         load={"kind": type(load).__name__.lower()} | _load_figures(load),
-        ttft_s=times["ttft"],
-        tpot_s=times["tpot"],
-        itl_s=times["itl"],
-        e2e_s=times["e2e"],
+        **times,
         metric_doubts=doubts | {"throughput": passes.doubts(rate, -1.0)},
         limiter=passes.resource,
         output_tokens_per_s=rate,
