@@ -74,10 +74,10 @@ _SHARED_GROUPS = tuple(group for group in GROUPS if group not in ATTENTION)
 class PassCosts:
     """Times of passes in seconds, columns of shape (n,).
 
-    None is faster than ``bound_s``; ``doubts`` are signed standard deviations of their
-    logarithms by key; ``host_s`` is the engine's own
-    time in it, ``waits_s`` of that what its kernels wait for launches; ``parts_s`` what each kind of kernel takes,
-    ``limiters`` which resource each is limited by; ``groups_s`` are times by ``GROUPS`` without the engine's factors.
+    None is faster than ``bound_s``; ``doubts`` are signed standard deviations of their logarithms by key; ``host_s`` is
+    the engine's own time in it, ``waits_s`` of that what its kernels wait for launches; ``parts_s`` what each kind of
+    kernel takes, ``limiters`` which resource each is limited by; ``groups_s`` are times by ``GROUPS`` without the
+    engine's factors.
     """
 
     latency_s: np.ndarray
@@ -100,9 +100,7 @@ class PassCosts:
 
     def with_doubt(self, key: str, spread: np.ndarray) -> PassCosts:
         """The same with another doubt: standard deviations of log times, shape (n,)."""
-        factor = np.exp(NORMAL_90 * (np.hypot(self.spread, spread) - self.spread))
-        ends = {"low_s": self.low_s / factor, "high_s": self.high_s * factor}
-        return replace(self, doubts={**self.doubts, key: spread}, **ends)
+        return replace(self, doubts={**self.doubts, key: spread})
 
     def with_passes(self, name: str, other: PassCosts, runs: np.ndarray | int = 1) -> PassCosts:
         """The same with passes of another model, each so often, as a part of them; errors of both go together."""
