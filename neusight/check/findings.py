@@ -30,7 +30,7 @@ class CheckedFigure:
         predicted, measured: the figures.
         low, high: ends of the 90 % interval; None where none is stated.
         inside: whether the measurement is between them; None where none is stated.
-        errors: standard deviations by source, as shares of the time of the step, kernel or whole answer.
+        errors: standard deviations by cause, as shares of the time of the step, kernel or whole answer.
         limiter: the largest part of the passes of a latency, and what it is limited by, else what limits the answer.
         assumed: fields that are left open, with the values that are taken for them.
     """
