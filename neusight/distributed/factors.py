@@ -47,8 +47,8 @@ def names_of(kind: str, first: bool) -> tuple[str, ...]:
 class Factors(FittedConstants[StepPhysics]):
     """What ``neusight fit training`` gives, or what is thought before any step is looked at.
 
-    ``spread`` is the standard deviation of the logarithm of steps on a GPU whose steps were left out, ``left_out`` the
-    mean errors there, by GPU.
+    ``spread`` is the standard deviation of the logarithm of steps on a GPU, of a trainer or of a source whose steps
+    were left out, ``left_out`` the mean errors there, by the names of all three.
     """
 
     file: ClassVar[str] = FILE

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -49,10 +50,11 @@ Timer = Callable[[TrainingRun, Factors], TimedStep]
 class StepObservation(SumObservation):
     """A measured step [s], whose terms are by ``TERMS`` what the critical path has of each kind, without factors.
 
-    ``first``: attention is of the first FlashAttention.
+    ``first``: attention is of the first FlashAttention; ``engine``: the name of the trainer.
     """
 
     first: bool
+    engine: str
 
 
 def read_steps(data: Path, left_out: Counter[str]) -> tuple[list[MeasuredStep], list[Path]]:
@@ -99,11 +101,14 @@ def solve_training(evidence: Evidence[StepObservation], options: FitOptions, rep
 def judge_training(
     evidence: Evidence[StepObservation], factors: Factors, options: FitOptions, report: Report | None = None
 ) -> Factors:
-    """The same with errors on each GPU by a fit without its steps, and the spread of those."""
-    folds = evidence.folds(lambda one: one.gpu)
-    by_gpu = {gpu: _left_out(fitted(rest.rows) if rest.rows else PRIOR, rest.held) for gpu, rest in folds}
-    spread = float(np.mean([errors["spread"] for errors in by_gpu.values()]))
-    return replace(factors, left_out=by_gpu, spread=spread)
+    """The same with errors on each GPU, of each trainer and of each source by a fit without its steps, and the spread
+    of those: that of whichever of the three tells least of one another.
+    """
+    kinds = map(attrgetter, ("gpu", "engine", "source"))
+    by_kind = [{name: _left_out(rest) for name, rest in evidence.folds(kind)} for kind in kinds]
+    spread = max(float(np.mean([each["spread"] for each in errors.values()])) for errors in by_kind)
+    left_out = {name: each for errors in by_kind for name, each in errors.items()}
+    return replace(factors, left_out=left_out, spread=round(spread, 4))
 
 
 def observe(
@@ -147,6 +152,7 @@ def _observed(measured: MeasuredStep, timed: TimedStep, factors: Factors) -> Ste
         measured=measured.seconds,
         terms=np.array([terms[name] / _factor(step, name, first) for name in TERMS]),
         first=first,
+        engine=run.engine.name,
     )
 
 
@@ -185,17 +191,11 @@ def errors_with(factors: Factors, observations: Sequence[StepObservation]) -> np
     return np.array(predicted) / [o.measured for o in observations] - 1.0
 
 
-def _left_out(factors: Factors, own: Sequence[StepObservation]) -> dict[str, float]:
-    """Mean error on a GPU's steps by factors that were fitted to all others, the worst source, and the spread."""
-    errors = errors_with(factors, own)
-    by_source = [errors[[o.source == source for o in own]] for source in {o.source for o in own}]
-    figures = {
-        "mean": float(np.mean(np.abs(errors))),
-        "worst_source": max(float(np.mean(np.abs(some))) for some in by_source),
-        "spread": robust_spread(np.log1p(errors)),
-        "rows": float(len(own)),
-    }
-    return {name: round(value, 4) for name, value in figures.items()}
+def _left_out(others: Evidence[StepObservation]) -> dict[str, float]:
+    """Mean error of steps by factors that were fitted to all others, the spread, and how many they are."""
+    errors = errors_with(fitted(others.rows) if others.rows else PRIOR, others.held)
+    figures = {"mean": np.mean(np.abs(errors)), "spread": robust_spread(np.log1p(errors)), "rows": len(errors)}
+    return {name: round(float(value), 4) for name, value in figures.items()}
 
 
 TRAINING = ConstantsFit(

@@ -113,13 +113,17 @@ def table_of(path: Path, frame: pd.DataFrame) -> MeasuredTable:
 
 
 def _with_engines_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows whose engine stands in for software that was no engine when they were written, with that software where it
-    is one by now, and without the precision of gradients, which the other engine's habits had filled in.
+    """Rows whose engine stands in for software that was no engine when they were written, or is another of its family,
+    with that software where it is one by now, and without the precision of gradients, which the other engine's habits
+    had filled in.
     """
     if not {"assumed", "software", "engine"} <= {*frame}:
         return frame
     ran = frame["software"].fillna("").str.lower().str.split(r"[ ,]").str[0]
-    replaced = frame["assumed"].fillna("").str.contains(_STANDS_IN) & ran.isin([*ENGINES])
+    alike = frame["engine"].astype(str).str.extract(r"(.*-)")[0] == ran.str.extract(r"(.*-)")[0]
+    # What follows in a pair names the engine that stands in.
+    alike &= "then" not in frame
+    replaced = (alike | frame["assumed"].fillna("").str.contains(_STANDS_IN)) & ran.isin([*ENGINES])
     frame["engine"] = frame["engine"].astype(object).where(~replaced, ran)
     if "gradient_dtype" in frame:
         frame["gradient_dtype"] = frame["gradient_dtype"].astype(object).mask(replaced, None)

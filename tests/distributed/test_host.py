@@ -12,7 +12,7 @@ from neusight.engines import engine_named
 from neusight.engines.torch import TORCH, TORCH_COMPILED
 from neusight.kernels.families import Elementwise, Gemm, KernelBatch, RowReduction
 from neusight.questions import Training
-from neusight.workloads.dispatch import CHECKPOINT, DISPATCHES, FUNCTION, VIEWS, trained_dispatches
+from neusight.workloads.dispatch import CHECKPOINT, DISPATCHES, FUNCTION, VIEWS, WRAPPER, trained_dispatches
 from neusight.workloads.program import Part
 
 SMALL = {
@@ -21,6 +21,8 @@ SMALL = {
 }  # fmt: skip
 """So small that kernels wait for the host: 2.5 s a step with FlashAttention, 3.2 s without (Megatron-DeepSpeed,
 examples_deepspeed/rebase)."""
+
+FLASH = '{"attention": "flash", "attention_generation": 1}'
 
 
 def step(predictor: Predictor, **changes: Any) -> Any:
@@ -41,7 +43,7 @@ SUM = KernelBatch.of([Elementwise(op="add", elements=4096, **MOVED)])
         (Part(name="qkv", phase="weights", batch=GEMM), DISPATCHES["library"], 1),
         (Part(name="qkv bias gradient", phase="weights", batch=NORM), DISPATCHES["reduction"], 0),
         (Part(name="delta", phase="backward", batch=NORM, further=True), DISPATCHES["further"], 0),
-        (Part(name="reduce", phase="forward", batch=SUM, group="tp"), DISPATCHES["library"] + FUNCTION, 1),
+        (Part(name="reduce", phase="forward", batch=SUM, group="tp"), DISPATCHES["library"] + WRAPPER, 1),
     ],
     ids=lambda value: value.name if isinstance(value, Part) else "",
 )
@@ -50,12 +52,18 @@ def test_trained_dispatches_counts_functions_of_python(part: Part, kernel: float
     assert trained_dispatches(part, TORCH) == pytest.approx(kernel + views)
     in_python = replace(TORCH, autograd_functions=True)
     assert trained_dispatches(part, in_python) == pytest.approx(kernel + views + functions * FUNCTION)
-    compiled = kernel - (FUNCTION if part.group else 0.0)
+    compiled = kernel - (WRAPPER if part.group else 0.0)
     assert trained_dispatches(part, TORCH_COMPILED) == pytest.approx(compiled)
 
 
 @pytest.mark.parametrize(
-    ("changes", "measured_s"), [({"engine": "megatron-te"}, 2.48), ({"engine": "megatron-local"}, 3.18)]
+    ("changes", "measured_s"),
+    [
+        ({"engine": "megatron-te"}, 2.48),
+        ({"engine": "megatron-deepspeed", "engine_options": FLASH}, 2.48),
+        ({"engine": "megatron-local"}, 3.18),
+        ({"engine": "megatron-deepspeed"}, 3.18),
+    ],
 )
 def test_small_step_takes_what_its_host_takes(predictor: Predictor, changes: dict[str, Any], measured_s: float) -> None:
     timed = step(predictor, **changes)
@@ -87,8 +95,20 @@ def test_tensor_parallel_ranks_add_the_dispatches_of_their_collectives(predictor
     alone, shared = (
         timed.passes.dispatched("forward", timed.run.engine)[1] for timed in (step(predictor, tp=tp) for tp in (1, 2))
     )
-    each = DISPATCHES["library"] + 2 * FUNCTION + VIEWS * DISPATCHES["view"]
+    each = DISPATCHES["library"] + WRAPPER + FUNCTION + VIEWS * DISPATCHES["view"]
     assert shared - alone == pytest.approx(2 * each)
+
+
+def test_ranks_that_share_sequences_exchange_within_functions_of_products(predictor: Predictor) -> None:
+    shared = step(predictor, sequence_parallel=True)
+    exchanged = [part for part in shared.program.segments[1].parts if part.group == "tp"]
+    each = DISPATCHES["library"] + WRAPPER + VIEWS * DISPATCHES["view"]
+    assert {part.batch["op"][0] for part in exchanged} == {"all_gather", "reduce_scatter"}
+    assert [trained_dispatches(part, engine_named("megatron-te")) for part in exchanged] == pytest.approx(
+        [each] * len(exchanged)
+    )
+    local = [trained_dispatches(part, engine_named("megatron-local")) - each for part in exchanged]
+    assert local == pytest.approx([0.0 if part.overlapped else FUNCTION for part in exchanged])
 
 
 def test_large_step_does_not_wait_for_its_host(predictor: Predictor) -> None:

@@ -156,16 +156,17 @@ def test_read_table_asks_the_software_that_ran_where_another_engine_stands_in(tm
     stands_in = '[["engine", "DeepSpeed is none of them: the nearest that is"]]'
     frame = pd.DataFrame(
         {
-            "engine": "fsdp", "gradient_dtype": "float32", "step_ms": 1.0,
-            "software": ["DeepSpeed ZeRO-3", "DeepSpeed ZeRO-3", "llm.c", None],
-            "assumed": [stands_in, '[["seq_len", "untold"]]', stands_in, stands_in],
+            "gradient_dtype": "float32", "step_ms": 1.0,
+            "engine": [*["fsdp"] * 4, "megatron-te", "torchtitan-compiled"],
+            "software": ["DeepSpeed ZeRO-3"] * 2 + ["llm.c", None, "Megatron-DeepSpeed, 2023", "torchtitan 1"],
+            "assumed": [stands_in, '[["seq_len", "untold"]]', stands_in, stands_in, None, None],
         }
     )  # fmt: skip
     path = tmp_path / "rows.parquet"
     frame.to_parquet(path)
     read = read_table(path).frame
-    assert read["engine"].tolist() == ["deepspeed", "fsdp", "fsdp", "fsdp"]
-    assert read["gradient_dtype"].isna().tolist() == [True, False, False, False]
+    assert read["engine"].tolist() == ["deepspeed", *["fsdp"] * 3, "megatron-deepspeed", "torchtitan-compiled"]
+    assert read["gradient_dtype"].isna().tolist() == [True, False, False, False, True, False]
 
 
 def test_rows_have_options_that_scripts_of_their_source_set(tmp_path: Path) -> None:
