@@ -122,6 +122,5 @@ def _is_in_product(part: Part, engine: Engine) -> bool:
 
 
 def _kind(family: str, op: str) -> str:
-    if family in _STREAMS:
-        return "pointwise"
-    return "reduction" if family == "row_reduction" and op not in _CUDNN else "library"
+    heavy = "reduction" if family == "row_reduction" and op not in _CUDNN else "library"
+    return "pointwise" if family in _STREAMS else heavy
