@@ -76,4 +76,4 @@ def kernel(asked: Asked[KernelCall], models: opt.Learned, output: opt.Benched) -
         paragraph("given", *estimates[0][1].given.get("words", {}).values())
 
     Output(output.form).data(data + failed if asked.many else data[0], rows, human)
-    output.show_bench(points)
+    output.show_below(points)

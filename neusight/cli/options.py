@@ -47,8 +47,31 @@ class Formatted(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Benched(Formatted):
-    """The form of the result, and how it is measured."""
+class Explained(Formatted):
+    """The form of the result, and what is doubtful about it."""
+
+    explain: bool = switch("List the doubts of the time by size, each with what lessens it.", OUTPUT)
+
+    def check(self) -> None:
+        """Raises:
+        FieldError: text among data.
+        """
+        super().check()
+        if self.form != "human":
+            self.refuse(("explain",), f"is text for people: leave out --format {self.form}")
+
+    def show_below(self, points: Iterable[Point[Any]]) -> None:
+        """Print the doubts of the points that have an answer."""
+        from neusight.cli.explain import show_doubts
+
+        for point in points if self.explain else ():
+            if point.estimate:
+                show_doubts(point.estimate, point.call.question)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benched(Explained):
+    """The form of the result, what is doubtful about it, and how it is measured."""
 
     bench_command: bool = switch("Print the command that measures exactly this, with the engine's own tool.", OUTPUT)
 
@@ -60,11 +83,12 @@ class Benched(Formatted):
         if self.form != "human":
             self.refuse(("bench_command",), f"is text for a shell: leave out --format {self.form}")
 
-    def show_bench(self, points: Iterable[Point[Any]]) -> None:
-        """Print the commands that measure the points that have an answer."""
+    def show_below(self, points: Iterable[Point[Any]]) -> None:
+        """Print the doubts of the points that have an answer, and the commands that measure them."""
         from neusight.check.bench import bench_command
         from neusight.cli.output import line
 
+        super().show_below(points)
         for point in points if self.bench_command else ():
             if point.estimate:
                 line(f"\n{bench_command(point.call.question, point.estimate)}")

@@ -30,7 +30,7 @@ _SIDE = ("gpu", "latency_s", "low_s", "high_s", "samples_per_s", "limiter")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateForm(opt.Formatted):
+class EstimateForm(opt.Explained):
     """The form of the result."""
 
     by: str = text("Rows of the table, and of CSV.", OUTPUT, "operator", choices=("operator", "phase", "kernel"))
@@ -65,7 +65,8 @@ def predict(asked: Asked[Step], models: opt.Learned, output: EstimateForm) -> No
     if steps[0].cluster:
         from neusight.cli.training import TrainingOptions, answer
 
-        answer(Asked(Training, Step.training_words(asked.texts)), models, TrainingOptions(form=output.form))
+        options = TrainingOptions(form=output.form, explain=output.explain)
+        answer(Asked(Training, Step.training_words(asked.texts)), models, options)
         return
     opt.check_steps(steps)
     calls = opt.on_devices(asked)
@@ -74,6 +75,7 @@ def predict(asked: Asked[Step], models: opt.Learned, output: EstimateForm) -> No
         points = list(answers(calls, opt.asker(predictor), many=len(calls) > 1, advance=advance))
     check_answers(points)
     show_estimates(points, output.by, output.form, asked)
+    output.show_below(points)
 
 
 vars(predict)["renamed"] = {

@@ -52,7 +52,7 @@ class ServingOptions(opt.Learned, opt.Drawn, opt.Benched):
         if not self.slo:
             self.refuse(("recommend", "prefer", "confidence"), "belongs to --slo: give one, such as --slo ttft=1s")
         if self.slo:
-            self.refuse(("bench_command",), "is of a load that is given: leave out --slo")
+            self.refuse(("bench_command", "explain"), "is of a load that is given: leave out --slo")
             self.refuse(("measurements",), "corrects the answer to one load: leave out --slo")
         if self.slo and self.frontier:
             raise FieldError("slo", "is another search than --frontier: give one of them")
@@ -137,7 +137,7 @@ class ServingCommand:
         estimates = [] if changed else [point.estimate for point in points if point.estimate]
         opt.note_corrections(self.predictor, [estimate.gpu for estimate in estimates])
         show_serving.show_points(points, self.options.form, self.many, self.options.launch_command)
-        self.options.show_bench(points)
+        self.options.show_below(points)
         if self.options.figure is not None:
             show_serving.draw(points, self.options.figure)
 

@@ -105,7 +105,7 @@ def answer(asked: Asked[Training], models: opt.Models, options: TrainingOptions)
     points = [replace(point, options=asked.options_of(point.call.question)) for point in answered]
     opt.note_corrections(predictor, [point.estimate.gpu for point in points if point.estimate])
     show_points(points, options.form, asked.many, options.run())
-    options.show_bench(points)
+    options.show_below(points)
     if options.timeline is not None and points[0].estimate:
         _write_trace(options.timeline, points[0].estimate)
 
