@@ -104,29 +104,21 @@ class LinkPredictor:
         """Logarithms of what a measured device has of its own, of long and short messages by ``long_share``."""
         kinds, share = kinds_of(batch, conditions, network_of(place) is not None), long_share(batch, place)
         device = device_of(place)
-        long = by_distinct(kinds, lambda kind: self._effect(device, kind))
-        short = by_distinct(kinds, lambda kind: self._effect(device, kind + SHORT))
+        long = by_distinct(kinds, lambda kind: self.fitted.devices.of(kind, device).mean)
+        short = by_distinct(kinds, lambda kind: self.fitted.devices.of(kind + SHORT, device).mean)
         known = by_distinct(kinds, lambda kind: float(kind + SHORT in self.fitted.effects))
         return share * long + (1.0 - share) * np.where(known > 0.0, short, long)
-
-    def _effect(self, device: DeviceSpec, kind: str) -> float:
-        """Logarithm of what a measured device, or the one that this is a variant of, has of its own."""
-        return self.fitted.effects.get(kind, {}).get(self._learned_id(device), 0.0)
 
     def _learned_id(self, device: DeviceSpec) -> str:
         """Of the device itself where it was learned from, else of the one that it is priced like or a variant of."""
         return device.id if device.measured_id in self.fitted.gpus else (device.original or device).measured_id
 
     def _spread(self, device: DeviceSpec, kind: str) -> float:
-        """Of the error that collectives of a kind share: half of it where the device was measured, and all again the
-        further a variant lies from that.
-        """
+        """Of the error that collectives of a kind share."""
         base = kind.removesuffix(SHORT)
         if base.endswith((FABRIC, NETWORK)):
             return TOLD_SPREAD if base.endswith(FABRIC) else UNKNOWN_NETWORK_SPREAD
-        unknown = self.fitted.spread.get(base, UNKNOWN_SPREAD)
-        spread, far = self.fitted.spread.get(kind, unknown), min(device.distance, 1.0)
-        return spread * (0.5 * (1.0 - far) + far) if self._effect(device, kind) else spread
+        return self.fitted.devices.of(kind, device, otherwise=self.fitted.spread.get(base, UNKNOWN_SPREAD)).spread
 
     def _factors(self, batch: KernelBatch, place: Place, known: Conditions) -> tuple[np.ndarray, np.ndarray]:
         """Of the 90 % interval, by path: a measured device's own, that of others the further a variant lies from it."""

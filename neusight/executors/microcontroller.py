@@ -56,10 +56,10 @@ class MicrocontrollerPredictor:
             arithmetic_s = work.flops / np.array([device.gemm_flops_per_s(str(dtype)) for dtype in batch["dtype"]])
         bound_s = np.maximum(np.maximum(arithmetic_s, dram_s), TINY_S)
         cycles = kernel_cycles(batch, device, self.fitted.physics)
-        execution_s = np.maximum(np.exp(self._own(device, "latency")) * cycles / device.clock_hz, bound_s)
-        spread = 0.0 if self._is_known(device, "latency") else self.fitted.spread["board"]
+        mean, spread = self.fitted.devices.of("latency", device)
+        execution_s = np.maximum(np.exp(mean) * cycles / device.clock_hz, bound_s)
         doubt = np.exp(NORMAL_90 * np.hypot(spread, KERNEL_SPREAD))
-        power_w = active_power_w(device, self.fitted.physics) * np.exp(self._own(device, "power"))
+        power_w = active_power_w(device, self.fitted.physics) * np.exp(self.fitted.devices.of("power", device).mean)
         zeros, overhead_s = np.zeros(n), np.full(n, device.launch_overhead_s)
         return Costs.of(
             *(bound_s, execution_s, overhead_s, (1.0 / doubt, doubt)),
@@ -73,13 +73,6 @@ class MicrocontrollerPredictor:
             cause=np.full(n, cause_of(device, SOURCE)),
             energy=EnergyUse(compute_j=power_w * execution_s, sram_j=zeros, dram_j=zeros),
         )
-
-    def _is_known(self, device: DeviceSpec, what: str) -> bool:
-        return (device.original or device).id in self.fitted.effects[what]
-
-    def _own(self, device: DeviceSpec, what: str) -> float:
-        """Of a measured board, at whatever clock."""
-        return self.fitted.effects[what].get((device.original or device).id, 0.0)
 
     def provenance(self, device: DeviceSpec) -> dict[str, Any]:
         """The constants, and the boards that they were fitted to."""

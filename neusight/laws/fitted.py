@@ -14,6 +14,7 @@ from neusight.laws import array_constants, board_power, integer_kernels, link_co
 from neusight.laws.array_constants import ArrayPhysics
 from neusight.laws.board_power import BoardPhysics
 from neusight.laws.constants import declarations, priors, unit_of, with_values
+from neusight.laws.effects import Effects
 from neusight.laws.integer_kernels import IntegerPhysics
 from neusight.laws.link_constants import LinkPhysics
 from neusight.laws.physics import Physics
@@ -132,6 +133,11 @@ class FittedToDevices(FittedConstants[P]):
     effects: dict[str, dict[str, float]]
     variances: list[dict[str, Any]] = field(default_factory=list)
 
+    @cached_property
+    def devices(self) -> Effects:
+        """What devices have of their own."""
+        return Effects(level=self.effects, between=self.spread)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FittedPhysics(FittedToDevices[Physics]):
@@ -195,19 +201,15 @@ class FittedBoards(FittedConstants[BoardPhysics]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittedMicrocontrollers(FittedConstants[IntegerPhysics]):
-    """What ``neusight fit microcontrollers`` found. ``spread`` are standard deviations of logarithms: of what a
-    ``board`` and a ``library`` have of their own in time, and of a board's ``power``; ``effects`` those of measured
-    boards, by ``latency`` and ``power``, and of each ``library``. ``errors`` are errors in percent by kind of core and
-    model: seen, left out.
+class FittedMicrocontrollers(FittedToDevices[IntegerPhysics]):
+    """What ``neusight fit microcontrollers`` found: effects of boards by ``latency`` and ``power``, and of each
+    ``library``. ``errors`` are errors in percent by kind of core and model: seen, left out.
     """
 
     file: ClassVar[str] = "microcontrollers.json"
     command: ClassVar[str] = "neusight fit microcontrollers"
     prior: ClassVar[IntegerPhysics] = integer_kernels.PRIOR
 
-    spread: dict[str, float]
-    effects: dict[str, dict[str, float]]
     errors: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -15,7 +15,7 @@ from neusight.laws.array_constants import PRIOR, ArrayPhysics
 from neusight.laws.fitted import FittedArrays
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, grouped, sample
-from neusight.learn.physics.problem import Measurements, Problem
+from neusight.learn.physics.problem import KernelMeasurements, Problem
 from neusight.learn.physics.solve import CONVERGED, MOST_STEPS
 from neusight.learn.sums import robust_spread
 from neusight.measured import kernel_part, read_table
@@ -33,7 +33,7 @@ NOISE = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArrayRows(Measurements):
+class ArrayRows(KernelMeasurements):
     """Programs of one family on one device."""
 
     device: SystolicSpec

@@ -28,7 +28,7 @@ from neusight.learn.evidence import (
     sample,
     source_of,
 )
-from neusight.learn.physics.problem import GROUP_WEIGHT, Measurements, Problem
+from neusight.learn.physics.problem import GROUP_WEIGHT, KernelMeasurements, Problem
 from neusight.learn.sums import weighted_quantiles
 from neusight.measured import kernel_part, read_table
 from neusight.measured.folder import device_in, kernel_files, sound
@@ -43,7 +43,7 @@ CLASSES = (("< 64 KiB", 2**16), ("64 KiB - 4 MiB", 2**22 + 1), ("> 4 MiB", 2**63
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkRows(Measurements):
+class LinkRows(KernelMeasurements):
     """Collectives of one device and table; ``kind`` is that of each, see ``kinds_by_size``."""
 
     device: GpuSpec

@@ -89,8 +89,10 @@ def test_a_board_that_was_learned_from_has_its_own_effect_and_not_that_of_its_di
     device, (batch, conditions), kind = load_device("l40s"), grid(), "nccl all_gather"
     own = replace(device, id="my-board", original=device)
     mine = (kinds_of(batch, conditions) == kind) & (batch["ranks"] > 1)
-    unlearned = replace(executor.fitted, effects={kind: {"l40s": float(np.log(2.0)), "my-board": float(np.log(3.0))}})
-    learned = replace(unlearned, gpus=[*unlearned.gpus, "my-board"])
+    of_other = {"l40s": float(np.log(2.0))}
+    unlearned = replace(executor.fitted, effects={kind: of_other})
+    of_both, gpus = of_other | {"my-board": float(np.log(3.0))}, [*unlearned.gpus, "my-board"]
+    learned = replace(unlearned, effects={kind: of_both}, gpus=gpus)
     of_own, of_die = (
         LinkPredictor(fitted).cost(batch.take(mine), own, Options(), conditions.take(mine)).latency_s
         for fitted in (learned, unlearned)

@@ -50,7 +50,7 @@ def test_constants_that_made_the_rows_are_found() -> None:
 def test_factors_tell_devices_and_sources_apart() -> None:
     gpus, slower = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s"), {"one": 1.0, "other": 1.4}
     parts = [rows_of(gpu) for gpu in gpus]
-    parts = [replace(p, latency_s=by * p.latency_s, source=source) for p in parts for source, by in slower.items()]
+    parts = [replace(p, measured=by * p.measured, source=source) for p in parts for source, by in slower.items()]
     problem = Problem(parts, PRIOR, factors=("gpu", "source"))
     found = problem.fit(25)
     effects = {effect[1:]: value for effect, value in zip(problem.effects, found.effects, strict=True)}
@@ -63,7 +63,7 @@ def test_factors_tell_devices_and_sources_apart() -> None:
 
 def test_variances_name_the_factor_that_rows_differ_by() -> None:
     gpus, slower = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s"), {"one": 0.6, "other": 1.6}
-    parts = [replace(rows_of(gpu), latency_s=by * rows_of(gpu).latency_s, source=source)
+    parts = [replace(rows_of(gpu), measured=by * rows_of(gpu).measured, source=source)
              for gpu in gpus for source, by in slower.items()]  # fmt: skip
     variances = Problem(parts, PRIOR).variances(with_values(PRIOR, TRUE))
     spread = {(row["factor"], row["kind"]): row["spread"] for row in variances}
@@ -75,7 +75,7 @@ def table(gpu: str, slower: float) -> pd.DataFrame:
     part = rows_of(gpu)
     columns = {name: part.batch[name] for name in ("ranks", "bytes")}
     told = {"gpu": gpu, "family": "collective", "op": "all_reduce", "dtype": "float16", "timing": "graph"}
-    return pd.DataFrame({**columns, "latency_ms": 1e3 * slower * part.latency_s}).assign(**told)
+    return pd.DataFrame({**columns, "latency_ms": 1e3 * slower * part.measured}).assign(**told)
 
 
 def test_errors_and_intervals_are_of_devices_left_out(tmp_path: Path) -> None:

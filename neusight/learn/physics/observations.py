@@ -27,7 +27,7 @@ from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
 from neusight.learn.evidence import FitOptions, sample, source_of
-from neusight.learn.physics.problem import Measurements
+from neusight.learn.physics.problem import KernelMeasurements
 from neusight.learn.training_data import Corpus, DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors
 from neusight.measured import KernelPart, kernel_part, read_table
@@ -65,7 +65,7 @@ layers of experts or attention miss by is for their own constants to explain (a 
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProblemPart(Measurements):
+class ProblemPart(KernelMeasurements):
     """Kernels of one kind; ``floor_s`` is what the launch of each took, where it is known from the data [s]; None where
     the conditions tell it.
     """

@@ -15,7 +15,7 @@ from neusight.kernels.columns import ColumnRecord
 from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.learn.evidence import group_weights, significant
-from neusight.learn.physics.solve import MOST_STEPS, NOISE, STEP, Rows, Solution, solve
+from neusight.learn.physics.solve import MOST_STEPS, NOISE, STEP, USUAL_SPREAD, Rows, Solution, solve
 
 if TYPE_CHECKING:
     from neusight.learn.training_data import DeviceRows
@@ -34,30 +34,17 @@ COMPONENTS = (DEVICE, "die", "vendor", "source")
 class Measurements(ColumnRecord):
     """Measurements of one device that were taken in one way; columns of shape (n,).
 
-    ``kind`` is that of all or of each, ``source`` who measured them. ``idle`` are constants that were found to change
-    none of these times: later derivatives leave them out, those of further fits to the same part, too.
+    ``kind`` is that of all or of each, ``measured`` a time [s] or a power [W], ``source`` who measured them. ``idle``
+    are constants that were found to change none of them: later derivatives leave them out, those of further fits to the
+    same part, too.
     """
 
     device: DeviceSpec
     kind: Any
-    batch: KernelBatch
-    conditions: Conditions
-    latency_s: np.ndarray
+    measured: np.ndarray
     weight: np.ndarray
     source: str = ""
     idle: set[str] = field(default_factory=set, compare=False)
-
-    @classmethod
-    def of(
-        cls, part: KernelPart | DeviceRows, latency_s: np.ndarray, worth: float = GROUP_WEIGHT, most: float = np.inf,
-        **columns: Any
-    ) -> Self:  # fmt: skip
-        """Kernels that were read with their times; where no ``weight`` is given they are a group, see
-        ``group_weights``.
-        """
-        weight = group_weights(np.zeros(len(latency_s), dtype=int), worth, most=most)
-        given: dict[str, Any] = {"batch": part.batch, "conditions": part.conditions, "latency_s": latency_s}
-        return cls(**(given | {"device": part.device, "weight": weight} | columns))
 
     @property
     def gpu(self) -> str:
@@ -75,20 +62,40 @@ class Measurements(ColumnRecord):
         return str(self.device.vendor)
 
     def timed(self, constants: Any, held: Any = None) -> tuple[np.ndarray, Any]:
-        """Times [s] that constants expect with the choices that are held (None: made anew), and the choices made."""
+        """What constants expect with the choices that are held (None: made anew), and the choices made."""
         raise NotImplementedError
 
     def log_error(self, constants: Any) -> np.ndarray:
-        """Logarithm of expected over measured times."""
-        return np.log(self.timed(constants)[0] / self.latency_s)
+        """Logarithm of expected over measured."""
+        return np.log(self.timed(constants)[0] / self.measured)
 
     def take(self, index: np.ndarray) -> Self:
         """The rows that ``index`` (integers or a mask) selects."""
         return replace(super().take(index), idle=set(self.idle))
 
 
+@dataclass(frozen=True, kw_only=True)
+class KernelMeasurements(Measurements):
+    """Times of kernels under their conditions."""
+
+    batch: KernelBatch
+    conditions: Conditions
+
+    @classmethod
+    def of(
+        cls, part: KernelPart | DeviceRows, latency_s: np.ndarray, worth: float = GROUP_WEIGHT, most: float = np.inf,
+        **columns: Any
+    ) -> Self:  # fmt: skip
+        """Kernels that were read with their times; where no ``weight`` is given they are a group, see
+        ``group_weights``.
+        """
+        weight = group_weights(np.zeros(len(latency_s), dtype=int), worth, most=most)
+        given: dict[str, Any] = {"batch": part.batch, "conditions": part.conditions, "measured": latency_s}
+        return cls(**(given | {"device": part.device, "weight": weight} | columns))
+
+
 class Effect(NamedTuple):
-    """What a level of a factor, such as a device, has of its own in a kind of kernel."""
+    """What a level of a factor, such as a device, has of its own in a kind of kernel; of other factors in all kinds."""
 
     factor: str
     level: str
@@ -106,13 +113,14 @@ class Problem:
 
     ``noise`` see ``Rows``. Each of ``factors``, attributes of parts, has effects by kind; without any, too few devices
     tell what each has of its own. Effects of devices have a spread for each kind, those of other factors, which have
-    fewer levels, one for all kinds.
+    fewer levels, one for all kinds; ``usual`` are spreads by factor before any effect is seen.
     """
 
     parts: Sequence[Measurements]
     prior: Any
     noise: float = NOISE
     factors: Sequence[str] = (DEVICE,)
+    usual: Mapping[str, float] = field(default_factory=dict)
     _held: list[Any] = field(default_factory=list)
 
     @cached_property
@@ -146,19 +154,21 @@ class Problem:
     def rows(self) -> Rows:
         """Targets, weights and effects of all parts."""
         kinds = [self.components.index(effect.component) for effect in self.effects]
+        usual = np.array([self.usual.get(factor, USUAL_SPREAD) for factor, _ in self.components])
         number = {effect: place for place, effect in enumerate(self.effects)}
         return Rows(
-            target=np.log(np.concatenate([part.latency_s for part in self.parts])),
+            target=np.log(np.concatenate([part.measured for part in self.parts])),
             weight=np.concatenate([part.weight for part in self.parts]),
             effect=np.concatenate([self._numbers(part, number) for part in self.parts], axis=1),
             kind_of_effect=np.array(kinds, dtype=int),
             noise=self.noise,
+            usual=usual,
         )
 
     def _numbers(self, part: Measurements, number: Mapping[Effect, int]) -> np.ndarray:
         """Numbers of the effects of a part's rows, shape (factors, rows)."""
         levels = [(factor, getattr(part, factor)) for factor in self.factors]
-        kinds, codes = np.unique(np.broadcast_to(part.kind, part.latency_s.shape), return_inverse=True)
+        kinds, codes = np.unique(np.broadcast_to(part.kind, part.measured.shape), return_inverse=True)
         of_kinds = [[number[Effect(*level, str(kind))] for kind in kinds] for level in levels]
         return np.array(of_kinds, dtype=int).reshape(len(levels), len(kinds))[:, codes]
 
@@ -214,7 +224,7 @@ class Problem:
         """What constants leave unexplained of log times: rows with a ``factor`` of ``COMPONENTS`` or "rest", a ``kind``
         of kernels, "" for all, and the ``spread``, a standard deviation.
         """
-        apart = replace(self, factors=COMPONENTS)
+        apart = replace(self, factors=tuple(dict.fromkeys((*COMPONENTS, *self.factors))))
         left = -np.concatenate([part.log_error(constants) for part in self.parts])
         none, rows = np.zeros(0), replace(apart.rows(), target=left)
         nothing, flat = np.zeros(len(left)), np.zeros((len(left), 0))
@@ -237,14 +247,18 @@ class Problem:
             "error": round(solution.error, 4),
         }
 
+    def effects_of(self, factor: str, solution: Solution, kind: str) -> dict[str, float]:
+        """Effects of a factor in a kind by level, rounded."""
+        known = zip(self.effects, solution.effects.tolist(), strict=True)
+        return {each.level: round(value, 4) for each, value in known if (each.factor, each.kind) == (factor, kind)}
+
     def found_beside_effects(self, solution: Solution) -> dict[str, Any]:
         """The same with covariance and effects: fields of ``FittedToDevices``."""
         spreads = zip(self.components, solution.spread, strict=True)
-        spread = {kind: round(float(value), 4) for (factor, kind), value in spreads if factor == DEVICE}
-        effects: dict[str, dict[str, float]] = {kind: {} for kind in spread}
-        for (factor, gpu, kind), effect in zip(self.effects, solution.effects, strict=True):
-            if factor == DEVICE:
-                effects[kind][gpu] = round(float(effect), 4)
+        spread = {kind or factor: round(float(value), 4) for (factor, kind), value in spreads}
+        effects = {
+            kind: self.effects_of(DEVICE, solution, kind) for factor, kind in self.components if factor == DEVICE
+        }
         covariance = [[float(f"{v:.3g}") for v in row] for row in solution.covariance]
         told = {"covariance": covariance, "spread": spread, "effects": effects}
         return self.found(solution) | told | {"variances": self.variances(self.at(solution.place))}

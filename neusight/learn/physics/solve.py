@@ -42,7 +42,8 @@ Evaluate = Callable[[np.ndarray], np.ndarray]
 class Rows:
     """``target`` log times, ``weight`` of each, ``effect`` the number of its effect by each factor, shape (factors,
     rows), and ``kind_of_effect`` the number of each effect's kind; effects of a kind share their spread. ``noise`` is
-    the scale of residuals; those of more than ``outlier`` times it count as outliers.
+    the scale of residuals; those of more than ``outlier`` times it count as outliers. ``usual`` is the spread of
+    effects before any is seen, of all kinds or of each.
     """
 
     target: np.ndarray
@@ -51,6 +52,7 @@ class Rows:
     kind_of_effect: np.ndarray
     noise: float = NOISE
     outlier: float = 1.0
+    usual: np.ndarray | float = USUAL_SPREAD
 
     def of_effects(self, values: np.ndarray) -> np.ndarray:
         """The sum of each row's effects."""
@@ -136,7 +138,7 @@ def solve(
     known = _Known(prior["centre"], prior["spread"], _mean_precision(rows.kind_of_effect))
     first = known.centre if start is None else start
     at = _Place(first.copy(), np.zeros(len(rows.kind_of_effect)), evaluate(first))
-    spread = np.full(int(rows.kind_of_effect.max(initial=-1)) + 1, USUAL_SPREAD)
+    spread = np.full(int(rows.kind_of_effect.max(initial=-1)) + 1, rows.usual)
     damping, inverse, count = 1e-2, np.eye(len(at.constants) + len(at.effects)), len(at.constants)
     for step in range(steps):
         own, slopes = spread[rows.kind_of_effect], jacobian(at.constants)
@@ -301,7 +303,7 @@ def _spreads(rows: Rows, effects: np.ndarray, variance: np.ndarray, kinds: int) 
     """Standard deviation of the effects of each kind: root of the mean of squares and posterior variances."""
     second = effects**2 + variance
     sums, counts = (np.bincount(rows.kind_of_effect, v, kinds) for v in (second, np.ones_like(second)))
-    return np.sqrt((sums + USUAL_COUNT * USUAL_SPREAD**2) / (counts + USUAL_COUNT))
+    return np.sqrt((sums + USUAL_COUNT * rows.usual**2) / (counts + USUAL_COUNT))
 
 
 def _mean_precision(kinds: np.ndarray) -> np.ndarray:
