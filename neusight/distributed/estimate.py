@@ -256,8 +256,8 @@ def doubts_of(timed: TimedStep) -> dict[str, float]:
     host_s = timed.host_share * computing
     doubts = weighed(
         (
-            (kernels_s / schedule.step_s, _relative(parts, seconds, kernels)),
-            (linked_s / schedule.step_s, _relative(parts, seconds, ~kernels)),
+            (kernels_s / schedule.step_s, relative_doubts(parts, seconds, kernels)),
+            (linked_s / schedule.step_s, relative_doubts(parts, seconds, ~kernels)),
             (host_s / schedule.step_s, common(cause_of(device, engine, HOST), timed.host.spread)),
             (1.0, common(f"{COMPOSITION}{engine}/{timed.run.decoder.name} {device.id}", timed.factors.spread)),
         )
@@ -265,7 +265,7 @@ def doubts_of(timed: TimedStep) -> dict[str, float]:
     return {key: size for key, size in doubts.items() if size}
 
 
-def _relative(parts: PartTimes, seconds: np.ndarray, chosen: np.ndarray) -> dict[str, float]:
+def relative_doubts(parts: PartTimes, seconds: np.ndarray, chosen: np.ndarray) -> dict[str, float]:
     """Doubts of the sum of times of chosen parts by key: of kinds, and each part's own.
 
     Args:

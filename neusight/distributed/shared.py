@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from neusight.distributed.estimate import step_energy
+from neusight.distributed.estimate import relative_doubts, step_energy
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import EXCHANGE, SEND, TimedStep
 from neusight.estimates.build import kernel_rows, step_estimate, wait_row, warnings_of
@@ -75,7 +75,9 @@ def _waits(timed: TimedStep, run: Run, rank: int, rows: tuple[KernelEstimate, ..
     engine = timed.run.engine
     host = common(cause_of(timed.run.cluster.device, engine.name, HOST), engine.host_spread)
     yield _wait("dispatch of operators", LIMITER, float(run.busy_s[rank]) - kernels_s, host)
-    yield _wait("exchanges that nothing hides", "link", float(run.exposed_s[rank]), _links(timed))
+    exchanges = (timed.role == EXCHANGE) | (timed.role == SEND)
+    links = relative_doubts(timed.parts, timed.parts.total_s, exchanges)
+    yield _wait("exchanges that nothing hides", "link", float(run.exposed_s[rank]), links)
     stages = f"pipeline of {timed.run.plan.pp} stages"
     yield _wait(stages, "pipeline", float(run.bubble_s[rank]), _relative(rows))
 
@@ -91,15 +93,6 @@ def _relative(rows: tuple[KernelEstimate, ...]) -> Doubts:
     total_s = sum(row.total_s for row in rows)
     doubts = weighed((row.count / total_s, dict(row.errors_s)) for row in rows)
     return {key: size for key, size in doubts.items() if not key.startswith(OWN)}
-
-
-def _links(timed: TimedStep) -> Doubts:
-    """Doubts of exchanges among replicas and stages, by the seconds of each."""
-    exchanges = (timed.role == EXCHANGE) | (timed.role == SEND)
-    seconds = timed.parts.total_s[exchanges]
-    columns = (seconds / (seconds.sum() or 1.0), timed.parts.cause[exchanges], timed.parts.spread[exchanges])
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return weighed((share, common(cause, size)) for share, cause, size in rows)
 
 
 def _memory(timed: TimedStep) -> MemoryEstimate:

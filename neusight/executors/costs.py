@@ -125,12 +125,9 @@ class Costs:
 
     def doubts_s(self) -> dict[str, np.ndarray]:
         """Standard deviations of executions by key [s], shape (n,): of their causes, and each kernel's own."""
-        columns: dict[str, np.ndarray] = {}
-        for cause in dict.fromkeys(self.cause.tolist()):
-            execution_s = np.where(self.cause == cause, self.execution_s, 0.0)
-            own = {f"{OWN}{self.die}": execution_s * self.own_spread}
-            columns = weighed(((1.0, columns), (1.0, common(cause, execution_s * self.spread)), (1.0, own)))
-        return columns
+        shared_s, causes = self.execution_s * self.spread, dict.fromkeys(self.cause.tolist())
+        parts = [common(cause, np.where(self.cause == cause, shared_s, 0.0)) for cause in causes]
+        return weighed((1.0, part) for part in (*parts, {f"{OWN}{self.die}": self.execution_s * self.own_spread}))
 
     def lone_doubts_s(self) -> dict[str, np.ndarray]:
         """Standard deviations of lone launches by key [s], shape (n,)."""
