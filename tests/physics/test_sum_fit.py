@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from neusight.errors import DataError, LoadError
 from neusight.learn import served, training_steps
+from neusight.learn.evidence import Evidence, FitOptions
 from neusight.learn.sums import SumObservation, fit_sums, robust_spread, share_of, spread_beyond
 
 TRUE = np.array([2e-3, 1.3, 0.8])
@@ -78,3 +80,22 @@ def test_steps_that_cannot_be_simulated_are_counted() -> None:
     step: Any = training_steps.MeasuredStep(source="a", seconds=1.0, run=None)  # type: ignore[arg-type]
     observations, left_out = training_steps.observe([step, step], timer, training_steps.PRIOR)
     assert observations == [] and left_out == {"no such run": 2}
+
+
+def test_judge_training_leaves_out_gpus_trainers_and_sources() -> None:
+    """Products of the second trainer take twice as long: where it is left out the spread is ln 2 over 1.645."""
+    names = [(gpu, engine) for gpu in ("a100", "h100") for engine in ("one", "other")]
+    rows = [
+        training_steps.StepObservation(
+            gpu=gpu, engine=engine, source=f"{gpu} {engine}", alike=f"{gpu} {engine} {n}", first=False,
+            measured=2.0 if engine == "other" else 1.0, terms=np.eye(len(training_steps.TERMS))[0],
+        )
+        for gpu, engine in names for n in range(40)
+    ]  # fmt: skip
+    evidence = Evidence(rows=rows, files=())
+    judged = training_steps.judge_training(evidence, training_steps.PRIOR, FitOptions(data=Path()))
+    assert {*judged.left_out} == {"a100", "h100", "one", "other", *(f"{gpu} {engine}" for gpu, engine in names)}
+    assert judged.left_out["other"]["rows"] == 80.0
+    spreads = {name: errors["spread"] for name, errors in judged.left_out.items()}
+    assert judged.spread == pytest.approx((spreads["one"] + spreads["other"]) / 2, abs=1e-4)
+    assert spreads["other"] > spreads["a100"] and judged.spread == pytest.approx(np.log(2.0) / 1.645, rel=0.2)
