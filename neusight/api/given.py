@@ -25,15 +25,12 @@ doubt: host, clocks, versions, way of counting (maximum likelihood over figures 
 doubts of their answers; the two smallest with less weight on sources that constants were fitted to)."""
 NOISE = 0.05
 """Standard deviation of the log of a measured figure that no other shares (the same likelihood)."""
-SHARED: Mapping[str, float] = MappingProxyType({"engine": 0.1, "host": 0.2, "own": 0.2})
+SHARED: Mapping[str, float] = MappingProxyType({"source": 1.0, "engine": 0.1, "host": 0.2, "own": 0.2})
 """Share of the variance of a doubt that different questions have in common, by the first word of its key: what an
 engine's times miss differs by model and load."""
 OTHERS = 0.6
 """The same of all other doubts. Found by the score (CRPS) of rows of 58 sources and devices with another row of theirs
 as the only measurement, among values with which intervals hold as often as without (`neusight evaluate --anchored`)."""
-METRICS = {"time": "latency_s", "ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_s", "e2e": "e2e_s",
-           "throughput": "output_tokens_per_s", "memory": "fit"}  # fmt: skip
-"""Attributes of answers by metric."""
 _RATES = ("output_tokens_per_s", "steady_output_tokens_per_s")
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _OF = " of "
@@ -100,30 +97,20 @@ class Given:
         """The same as anchors."""
         return Anchors(self.doubts, self.log_ratio, self.noise)
 
-    def move(self, answer: Any, metric: str) -> Move:
-        """The change of a metric of an answer."""
-        return moved(self.anchors, doubts_of(answer, metric))
-
     def applied(self, answer: Any) -> Any:
         """The answer with its metrics moved, and the moves in ``given``; unchanged where they tell nothing of it."""
-        metrics = [metric for metric in METRICS if metric != "memory" and hasattr(answer, METRICS[metric])]
-        if "ttft" in metrics:
-            metrics.remove("time")
-        moves = {metric: self.move(answer, metric) for metric in metrics}
+        metrics = (*_LATENCIES, "throughput") if hasattr(answer, "ttft_s") else ("time",)
+        moves = {metric: moved(self.anchors, doubts_of(answer, metric)) for metric in metrics}
         moves = {metric: move for metric, move in moves.items() if move.counts}
-        if not moves:
-            what = f"{len(self.metrics)} figures ({', '.join(dict.fromkeys(self.metrics))})"
-            none = f"--given has no effect: the {what} of {self.name} tell nothing of this"
-            return replace(answer, warnings=(*answer.warnings, none))
-        return replace(
-            changed(answer, moves), given={"file": self.name, "rows": len(self.metrics), **self._lines(moves)}
-        )
-
-    def _lines(self, moves: Mapping[str, Move]) -> dict[str, Any]:
         figures = "1 figure" if len(self.metrics) == 1 else f"{len(self.metrics)} figures"
-        what = f"{figures} of {', '.join(dict.fromkeys(self.places))} move{'s' * (len(self.metrics) == 1)}"
-        lines = {metric: f"{what} {metric} by {move.words}" for metric, move in moves.items()}
-        return {"words": lines, "moves": {metric: {**vars(move)} for metric, move in moves.items()}}
+        if not moves:
+            what = f"{figures} of {self.name} ({', '.join(dict.fromkeys(self.metrics))})"
+            return replace(answer, warnings=(*answer.warnings, f"--given has no effect: {what} tell nothing of this"))
+        what = f"{figures} of {', '.join(dict.fromkeys(self.places))}"
+        words = "; ".join(f"{metric} {move.words}" for metric, move in moves.items())
+        sizes = {metric: dict(vars(move)) for metric, move in moves.items()}
+        given = {"file": self.name, "figures": len(self.metrics), "words": f"by {what}: {words}", "moves": sizes}
+        return replace(changed(answer, moves), given=given)
 
 
 def moved(anchors: Anchors, doubts: Doubts) -> Move:
@@ -140,6 +127,7 @@ def doubts_of(answer: Any, metric: str) -> dict[str, float]:
     """
     kind, doubts = _kind(answer, metric), answer.doubts if metric == "time" else answer.doubts_of(metric)
     sizes = {f"source:{kind}": -SOURCE_SPREADS[kind] if metric == "throughput" else SOURCE_SPREADS[kind]}
+    sizes = {} if any(key.startswith("source:") for key in doubts) else sizes
     words = sorted((n, sorted(v) if isinstance(v, tuple | list) else v) for n, v in answer.question.items())
     for key, size in doubts.items():
         shared = SHARED.get(key.partition(":")[0], OTHERS)

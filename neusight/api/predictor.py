@@ -143,8 +143,12 @@ class Predictor:
         return other
 
     def _corrected(self, answer: Any) -> Any:
-        """The answer as measurements correct it that are given."""
+        """The answer, corrected by given measurements."""
         return answer if self._given is None else self._given.applied(answer)
+
+    def _check_ungiven(self, what: str) -> None:
+        if self._given is not None:
+            raise ModelError(f"given measurements correct single answers: ask {what} of a predictor without them")
 
     def ask(self, question: Any, device: DeviceSpec | None = None) -> Any:
         """The answer to a question in words.
@@ -346,12 +350,12 @@ class Predictor:
         question = Serving.named({"model": model, "gpu": gpu, **words})
         if load is None:
             return self._served_words(question, device)
-        return self._served(question.resolve(device, load=load))
+        return self._corrected(self._served(question.resolve(device, load=load)))
 
     def _served_words(self, question: Serving, device: DeviceSpec | None) -> ServingEstimate:
         estimate = self._served(question.resolve(device))
         warnings = (*question.without_effect(), *estimate.warnings)
-        return _repeatable(replace(estimate, warnings=warnings), question)
+        return self._corrected(_repeatable(replace(estimate, warnings=warnings), question))
 
     def _served(self, question: DeploymentQuestion) -> ServingEstimate:
         from neusight.serving.load import longest_of
@@ -359,7 +363,7 @@ class Predictor:
 
         longest = longest_of(question.load)
         deployment = self.deployment(question.model, question.device, longest, question.setup)
-        return self._corrected(serve(deployment.with_prices(question.prices), question.load))
+        return serve(deployment.with_prices(question.prices), question.load)
 
     def frontier(
         self, model: Any, gpu: Gpu = "", *, concurrencies: Sequence[int] | None = None, **words: Any
@@ -387,7 +391,7 @@ class Predictor:
         deployment = self.deployment(question.model_or_name(), device, sum(map(most_tokens, lengths)), question.setup())
         deployment = deployment.with_prices(question.prices)
         estimates = frontier(deployment, *lengths, concurrencies=concurrencies, seed=question.seed)
-        return [found_by_search(self._corrected(estimate), question) for estimate in estimates]
+        return [self._corrected(found_by_search(estimate, question)) for estimate in estimates]
 
     def cheapest(
         self,
@@ -425,6 +429,7 @@ class Predictor:
         from neusight.workloads.decoders.decoder import Decoder
         from neusight.workloads.decoders.known import known_decoder
 
+        self._check_ungiven("deployments")
         longest = most_tokens(demand.isl) + most_tokens(demand.osl)
         decoder = model if isinstance(model, Decoder) else known_decoder(str(model))
         chosen = listed_gpus() if gpus is None else gpus
@@ -465,20 +470,24 @@ class Predictor:
                 does not divide the model or the batch. DeviceError: a cluster of another size than the plan's, or a
                 device that lacks the dtype.
         """
-        from neusight.distributed.estimate import estimated
         from neusight.distributed.training_run import TrainingRun
 
         if isinstance(model, TrainingRun):
-            return self._corrected(estimated(self.timed(model, factors)))
+            return self._corrected(self._trained(model, factors))
         return self._training(Training.named({"model": model, **words}), factors=factors, inputs=inputs)
 
     def _training(
         self, question: Training, device: DeviceSpec | None = None, factors: Factors | None = None, inputs: Any = None
     ) -> TrainingEstimate:
         run = question.resolve(device, inputs)
-        estimate = self.training(run, factors)
+        estimate = self._trained(run, factors)
         warnings = (*estimate.warnings, *question.without_effect(run))
-        return replace(estimate, question=question.record(), warnings=warnings)
+        return self._corrected(replace(estimate, question=question.record(), warnings=warnings))
+
+    def _trained(self, run: TrainingRun, factors: Factors | None = None) -> TrainingEstimate:
+        from neusight.distributed.estimate import estimated
+
+        return estimated(self.timed(run, factors))
 
     def timed(self, run: TrainingRun, factors: Factors | None = None) -> TimedStep:
         """The times that a training step is simulated with, stage by stage; arguments and errors as ``training``."""
@@ -501,6 +510,7 @@ class Predictor:
         from neusight.distributed.search import begin, search
         from neusight.workers import hired
 
+        self._check_ungiven("plans")
         jobs, ray = self._sharing.get("jobs", 1), self._sharing.get("ray", "")
         pricer = self.on_cluster(run.cluster, run.engine)
         if jobs == 1 and not ray:
@@ -525,7 +535,7 @@ class Predictor:
             return self.training(question)
         if isinstance(question, StepQuestion):
             return self._corrected(self._steps.answer(question))
-        return self._served(question)
+        return self._corrected(self._served(question))
 
     def what_if(self, question: Question, apply: Sequence[str]) -> WhatIf:
         """What optimisations make of a question, one upon the other, with the interval of each gain.
@@ -632,6 +642,7 @@ class Predictor:
             progress: called with (done, of) after each row.
             words: of all steps, as ``estimate`` takes them; an optimizer is that of steps of training.
         """
+        self._check_ungiven("sweeps")
         grid = {"model": models, "gpu": gpus, "mode": modes, "batch": batches, "seq_len": seq_lens, "dtype": dtypes}
         return self.rows(sweep_points(grid, words), progress)
 

@@ -73,7 +73,7 @@ def kernel(asked: Asked[KernelCall], models: opt.Learned, output: opt.Benched) -
         line(f"{len(rows)} kernels" if named else rows[0]["kernel"])
         figures(named + _COLUMNS, rows)
         paragraph("assumed", words_of(estimates[0][1].assumed))
-        paragraph("given", *estimates[0][1].given.get("words", {}).values())
+        paragraph("given", estimates[0][1].given.get("words", ""))
 
     Output(output.form).data(data + failed if asked.many else data[0], rows, human)
     output.show_below(points)

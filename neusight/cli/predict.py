@@ -139,7 +139,7 @@ def _headline(e: Estimate) -> None:
     paragraph("latency", f"{milliseconds(e.latency_s)}  (90 %: {milliseconds(e.low_s)} to {milliseconds(e.high_s)})")
     errors = sorted(((size, source) for source, size in e.errors.items() if size >= _SMALL_ERROR), reverse=True)
     paragraph("error", f"{', '.join(f'{source} {size:.0%}' for size, source in errors)} (standard deviations)")
-    paragraph("given", *e.given.get("words", {}).values())
+    paragraph("given", e.given.get("words", ""))
     tokens = f", {e.tokens_per_s:,.0f} tokens/s" if e.tokens_per_s else ""
     paragraph("throughput", f"{decimal(e.samples_per_s)} samples/s{tokens}")
     share = e.bound_s / e.latency_s if e.latency_s else 0.0

@@ -114,7 +114,7 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, ...]]:
     if e.preempted:
         yield "preempted", f"{e.preempted} times the cache was full, and a request was computed again"
     yield "assumed", ", ".join(f"{name} {text.partition(',')[0]}" for name, text in e.assumed.items())
-    yield "given", "; ".join(e.given.get("words", {}).values())
+    yield "given", e.given.get("words", "")
     yield "OVERLOAD", e.diverges
 
 

@@ -132,7 +132,7 @@ def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, ...]]:
     yield "error", f"{_shares(e.errors)} (std. dev.)"
     yield "memory", str(e.fit)
     yield "assumed", words_of(e.assumed)
-    yield "given", "; ".join(e.given.get("words", {}).values())
+    yield "given", e.given.get("words", "")
     run = run_of(e, whole)
     length = f"{run['days']:,.1f} days, {run['gpu_hours']:,.0f} GPU-hours"
     yield "whole run", f"{decimal(whole.tokens)} tokens: {length}, {_cost(e, run['cost_usd'])}"

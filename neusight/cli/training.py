@@ -138,7 +138,7 @@ _DECIDING = ("count", "reach", "longest_micro_batch", "schedules")
 """Options of a search that decide its answer."""
 
 
-def plan(asked: Annotated[Asked[Training], SEARCHED, ONE_QUESTION], search: Search, models: opt.Learned) -> None:
+def plan(asked: Annotated[Asked[Training], SEARCHED, ONE_QUESTION], search: Search, models: opt.Models) -> None:
     """Find the fastest plans of a training step that fit, among all that divide model, batch and cluster.
 
     None is left out by a rule of thumb: each plan is bounded, and simulated where the bound does not decide.
