@@ -8,7 +8,7 @@ import pytest
 
 from neusight import Predictor, read_given
 from neusight.api.given import SOURCE_SPREADS, doubts_of, moved
-from neusight.errors import DataError
+from neusight.errors import DataError, ModelError
 from neusight.laws.doubts import Anchors, spread
 
 HEAD = "family,m,n,k,dtype,gpu,latency_ms\n"
@@ -69,6 +69,45 @@ def test_given_that_tells_nothing_is_a_warning(predictor, tmp_path) -> None:
     other = given(predictor, tmp_path, "gemm,4096,4096,4096,bf16,a100,1.0")
     step = other.training("gpt3-175b", cluster="dgx-h100", nodes=16, tp=8, pp=8, global_batch_size=512)
     assert not step.given and "--given has no effect" in step.warnings[-1]
+
+
+def test_given_moves_latencies_and_rates_of_a_served_model(predictor, tmp_path) -> None:
+    words = {"isl": 512, "osl": 64, "batch": 4, "engine_version": "0.10.2"}
+    known = predictor.serving("llama-3.1-8b", "a100-sxm-80gb", **words)
+    file = tmp_path / "mine.csv"
+    rates = f"{1.3e3 * known.tpot_s.mean},{known.output_tokens_per_s.mean / 1.3}"
+    file.write_text(f"model,gpu,{','.join(words)},tpot_ms,tokens_per_s\n"
+                    f"llama-3.1-8b,a100-sxm-80gb,512,64,4,0.10.2,{rates}\n")  # fmt: skip
+    other = predictor.given(read_given(file))
+    same, before = (
+        other.serving("llama-3.1-8b", "a100-sxm-80gb", **words),
+        predictor.serving("llama-3.1-8b", "h100-sxm-80gb", **words),
+    )
+    after = other.serving("llama-3.1-8b", "h100-sxm-80gb", **words)
+    assert same.tpot_s.mean == pytest.approx(1.3 * known.tpot_s.mean, rel=0.1)
+    assert before.tpot_s.mean < after.tpot_s.mean < 1.3 * before.tpot_s.mean
+    assert after.output_tokens_per_s.mean < before.output_tokens_per_s.mean
+    for metric in (after.tpot_s, after.e2e_s, after.output_tokens_per_s, same.tpot_s):
+        assert metric.low < metric.mean < metric.high
+    assert after.usd_per_million_output_tokens > before.usd_per_million_output_tokens
+
+
+def test_given_moves_a_training_step_within_its_peak(predictor, tmp_path) -> None:
+    words = {"cluster": "dgx-h100", "nodes": 1, "global_batch_size": 8, "seq_len": 4096}
+    before = predictor.training("llama-3.1-8b", **words)
+    file = tmp_path / "mine.csv"
+    file.write_text("model,cluster,nodes,global_batch_size,seq_len,step_ms\n" + "\n".join(
+        f"llama-3.1-8b,dgx-h100,1,{batch},4096,1" for batch in (8, 16, 32)))  # fmt: skip
+    after = predictor.given(read_given(file)).training("llama-3.1-8b", **words)
+    assert after.latency_s < before.latency_s and after.interval[0] <= after.latency_s <= after.interval[1]
+    assert after.hfu <= 1.0 + 1e-9 and after.given["words"]
+
+
+@pytest.mark.parametrize("search", ["sweep", "plans"])
+def test_given_is_refused_by_searches(predictor, tmp_path, search) -> None:
+    other = given(predictor, tmp_path, "gemm,4096,4096,4096,bf16,a100,1.0")
+    with pytest.raises(ModelError, match="without them"):
+        other.sweep("gpt2", "l4") if search == "sweep" else other.plans(None)
 
 
 def test_doubts_of_has_what_measuring_adds(product) -> None:
