@@ -131,12 +131,13 @@ def _with_engines_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_options_that_were_set(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows with the options of ``options.toml`` where the table says none."""
+    """Rows with the options of ``options.toml`` where the table says none, or others than those that ran."""
     for rule in (each for each in _resource("options.toml")["options"] if {*each["of"]} <= {*frame}):
         rows = frame[[*rule["of"]]].isin(rule["of"]).all(axis=1)
-        for name, value in rule["with"].items() if rows.any() else ():
+        stated = rule.get("instead", {})
+        for name, value in (rule.get("with", {}) | stated).items() if rows.any() else ():
             cells = frame.get(name, rows.map(lambda _: None)).astype(object)
-            frame[name] = cells.where(cells.notna() | ~rows, value)
+            frame[name] = cells.where(~rows | (cells.notna() & (name not in stated)), value)
     return frame
 
 

@@ -185,6 +185,24 @@ def test_rows_have_options_that_scripts_of_their_source_set(tmp_path: Path) -> N
     assert read_table(tmp_path / "some.csv").frame["overlap"].map(str).tolist() == ["True", "nan", "True", "False"]
 
 
+def test_rows_have_what_scripts_ran_where_they_state_something_else(tmp_path: Path) -> None:
+    row = {
+        "source": "inferencex", "date": "2025-11-02", "engine": "tensorrt-llm", "engine_version": "1.1.0rc2",
+        "model": "nvidia/DeepSeek-R1-0528-NVFP4-v2", "isl": 921.5, "osl": 921.5, "tp": 8, "dp": 1, "ep": 1,
+        "tpot_ms": 9.0,
+    }  # fmt: skip
+    changes: list[dict[str, object]] = [
+        {"concurrency": 8}, {"concurrency": 32}, {"concurrency": 256}, {"concurrency": 64, "isl": 7372.5},
+        {"concurrency": 256, "date": "2026-02-03"}, {"concurrency": 256, "tp": 4},
+    ]  # fmt: skip
+    pd.DataFrame([row | change for change in changes]).to_csv(tmp_path / "rows.csv", index=False)
+    frame = read_table(tmp_path / "rows.csv").frame
+    assert frame[["tp", "dp", "ep"]].to_numpy().tolist() == [
+        [8, 1, 1], [8, 1, 8], [1, 8, 8], [1, 8, 8], [8, 1, 1], [1, 4, 4]
+    ]  # fmt: skip
+    assert frame["batch_wait_timeout_iters"].notna().tolist() == [False, False, True, True, False, True]
+
+
 def test_rows_to_fit_are_those_of_a_split_or_all_that_nobody_doubts(tmp_path: Path) -> None:
     rows = pd.DataFrame({"source": "s", "model": "m", "concurrency": [1, 2, 4], "tpot_ms": 9.0})
     (tmp_path / "serving").mkdir()
