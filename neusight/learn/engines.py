@@ -420,10 +420,18 @@ def _solve(observations: Sequence[EngineObservation], priors: Mapping[str, tuple
 
 
 def fit_eras(observations: Sequence[EngineObservation]) -> dict[str, FittedEngine]:
-    """Every era by itself, drawn towards what all have in common."""
-    common = fit_era(observations)
-    eras = sorted({o.era for o in observations})
-    fitted = {era: fit_era([o for o in observations if o.era == era], common.values) for era in eras}
+    """Every era by itself, drawn towards what all have in common: eras whose first tokens nobody timed towards what
+    passes alone tell of hosts, since first tokens put on launches what else they wait for, and towards what servers of
+    other versions of the engine add.
+    """
+    common, passes = fit_era(observations), fit_era([o for o in observations if not o.first])
+    by_era = {era: [o for o in observations if o.era == era] for era in sorted({o.era for o in observations})}
+    timed = [era for era, rows in by_era.items() if any(o.first for o in rows)]
+    fitted = {era: fit_era(by_era[era], common.values) for era in timed}
+    for era in by_era.keys() - fitted.keys():
+        servers = [fitted[other].values[REQUEST] for other in timed if _engine(other) == _engine(era)]
+        request_s = float(np.exp(np.mean(np.log(servers or [common.values[REQUEST]]))))
+        fitted[era] = fit_era(by_era[era], passes.values | {REQUEST: request_s})
     # What an era of one die misses elsewhere is what others miss on dies that they are fitted without.
     several = [each.spread for each in fitted.values() if len(set(_dies(each.gpus))) > 1] or [common.spread]
     usual = {"first_spread": common.values.get("first_spread", 0.0)}

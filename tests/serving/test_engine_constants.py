@@ -173,6 +173,30 @@ def test_first_tokens_tell_what_a_server_adds_to_them() -> None:
     assert max(each.values["first_spread"] for each in fitted.values()) < 0.01
 
 
+def test_eras_without_first_tokens_take_what_servers_of_their_engine_add() -> None:
+    """Prompts of two engines wait for launches and for something else, which passes of the others do not know."""
+    rows = []
+    for era, request_s in (("vllm", 0.01), ("sglang", 0.05)):
+        passes = observations(era, "l4", 60)
+        rows += [*passes, *observations(f"{era} before 0.4", "t4", 60, seed=1)]
+        rows += [
+            replace(o, first=True, measured=0.1 * o.measured + request_s, sides=0.1 * o.sides, alike=o.alike + " first")
+            for o in passes
+        ]
+    fitted = fit_eras(rows)
+    request_s = {era: each.values["request_s"] for era, each in fitted.items()}
+    assert request_s["vllm before 0.4"] == pytest.approx(request_s["vllm"])
+    assert request_s["sglang before 0.4"] == pytest.approx(request_s["sglang"])
+    assert 2 * request_s["vllm"] < request_s["sglang"]
+    # Launches of prompts alone that take three times as long leave those of other eras as they are.
+    launches = np.array([3.0 if name == "operator_s" else 1.0 for name in NAMES])
+    slow = [
+        o if not o.first else replace(o, measured=lasts_s(replace(o, sides=o.sides * launches), TRUE)) for o in rows
+    ]
+    before = fit_eras(slow)["vllm before 0.4"].values["operator_s"]
+    assert before == pytest.approx(TRUE["operator_s"], rel=0.1)
+
+
 def test_launches_are_told_by_the_passes_that_wait_for_them() -> None:
     """First tokens of prompts of four layers of experts, some of which last as long as their kernels."""
     graphs = np.array([name != "mixture_s" for name in NAMES])
