@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from neusight.errors import DataError
+from neusight.errors import DataError, NeusightError
 from neusight.laws.fitted import FittedConstants
 from neusight.learn import Report
 from neusight.measured.folder import hashes, sources_of
@@ -29,6 +29,8 @@ class OfDevice(Protocol):
         """Id of the device."""
 
 
+REPORTED = 20
+"""Items from one report of progress to the next."""
 R = TypeVar("R", bound=OfDevice)
 T = TypeVar("T")
 K = TypeVar("K")
@@ -98,6 +100,21 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def ask_each(
+    items: Collection[T], ask: Callable[[T], K], left_out: Counter[str], report: Report | None = None, task: str = ""
+) -> Iterator[K]:
+    """Yield what is asked of each item; count those without an answer in ``left_out``, by reason."""
+    for done, item in enumerate(items):
+        if report and done % REPORTED == 0:
+            report(task, done, len(items), float("nan"))
+        try:
+            answer = ask(item)
+        except NeusightError as error:
+            left_out[str(error)] += 1
+        else:
+            yield answer
 
 
 def source_of(table: Path) -> str:

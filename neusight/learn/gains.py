@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.errors import NeusightError
 from neusight.executors.costs import NORMAL_90
 from neusight.laws.doubts import spread
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, group_weights
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, ask_each, group_weights
 from neusight.learn.physics.solve import likeliest
 from neusight.learn.sums import weighted_quantiles
 from neusight.measured import MeasuredTable
@@ -70,17 +69,16 @@ def solve_gains(evidence: Evidence[Residual], options: FitOptions, report: Repor
 
 def residuals(table: MeasuredTable, predictor: Predictor, left_out: Counter[str]) -> Iterator[Residual]:
     """Of every row of gains that is answered; others are counted by reason."""
-    for row in table.frame.to_dict("records"):
-        try:
-            answers = predictor.ask(question_of(row, table))
-        except NeusightError as error:
-            left_out[str(error)] += 1
-            continue
+
+    def residual(row: Mapping[Any, Any]) -> Residual:
+        answers = predictor.ask(question_of(row, table))
         gain = gain_of(answers)
         known = spread(ratio_doubts(answers.before, answers.after, gain.metric))
-        error_of = float(np.log(gain.ratio / row["gain"]))
+        error = float(np.log(gain.ratio / row["gain"]))
         gpu = row["gpu"] if isinstance(row.get("gpu"), str) else ""
-        yield Residual(str(row.get("source")), gain.metric == "peak", error_of, known, gain.ratio, gpu)
+        return Residual(str(row.get("source")), gain.metric == "peak", error, known, gain.ratio, gpu)
+
+    return ask_each(table.frame.to_dict("records"), residual, left_out)
 
 
 def fitted(pairs: Sequence[Residual]) -> Unexplained:

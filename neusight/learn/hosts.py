@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from neusight.engines import Host
-from neusight.errors import NeusightError
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, grouped, significant
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, ask_each, grouped, significant
 from neusight.learn.physics.solve import solve_alone
 from neusight.measured import read_table
 from neusight.measured.compare import question_of
@@ -115,18 +114,16 @@ def timed_calls(
     """Sound rows of a table of programs whose host waits for each call, programs one after another."""
     frame = table.frame[sound(table.frame) & table.frame["synchronized"].eq(True)].sort_values("model")
     known: dict[Any, tuple[float, Counter[str]]] = {}
-    for done, row in enumerate(frame.to_dict("records")):
-        try:
-            question = question_of(row, table)
-            assert isinstance(question, Step)
-            idle = question.changed(**_IDLE)
-            if idle not in known:
-                known[idle] = predictor.ask(idle).latency_s, step_kinds(predictor.workload(idle.resolve()))
-            yield TimedCall(1e-3 * row["latency_ms"], *known[idle], group_of(row))
-        except NeusightError as error:
-            left_out[str(error)] += 1
-        if report and done % 100 == 0:
-            report("calls", done, len(frame), float("nan"))
+
+    def timed_call(row: Mapping[Any, Any]) -> TimedCall:
+        question = question_of(row, table)
+        assert isinstance(question, Step)
+        idle = question.changed(**_IDLE)
+        if idle not in known:
+            known[idle] = predictor.ask(idle).latency_s, step_kinds(predictor.workload(idle.resolve()))
+        return TimedCall(1e-3 * row["latency_ms"], *known[idle], group_of(row))
+
+    return ask_each(frame.to_dict("records"), timed_call, left_out, report, "calls")
 
 
 def others(groups: Mapping[HostGroup, Sequence[TimedCall]], group: HostGroup) -> Host:

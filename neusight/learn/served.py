@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from neusight.errors import NeusightError
+from neusight.learn.evidence import ask_each
 from neusight.measured import MeasuredTable
 from neusight.measured.compare import question_of
 from neusight.measured.folder import rows_to_fit
@@ -69,11 +70,8 @@ class ServedRows:
         """What is asked of each row; those without an answer are counted in ``left_out``, by reason."""
         for group in self.groups:
             deployments = share_prices([prepare(one.deployment) for one in group])
-            for one, deployment in zip(group, deployments, strict=True):
-                try:
-                    yield ask(replace(one, deployment=deployment))
-                except NeusightError as error:
-                    left_out[str(error)] += 1
+            rows = [replace(one, deployment=each) for one, each in zip(group, deployments, strict=True)]
+            yield from ask_each(rows, ask, left_out)
 
 
 def read_served(data: Path, predictor: Predictor, quantity: str = "") -> ServedRows:
@@ -85,28 +83,24 @@ def read_served(data: Path, predictor: Predictor, quantity: str = "") -> ServedR
     groups: dict[Any, list[ServedRow]] = {}
     left_out: Counter[str] = Counter()
     tables = rows_to_fit(data, "serving", left_out, quantity)
-    for row, question in resolved_rows(tables, left_out):
-        try:
-            deployment = predictor.deployment(
-                question.model, question.device, longest_of(question.load), question.setup
-            )
-            _ = deployment.limits
-        except NeusightError as error:
-            left_out[str(error)] += 1
-            continue
+
+    def served(row: Mapping[Any, Any], question: Any) -> tuple[Any, ServedRow]:
+        deployment = predictor.deployment(question.model, question.device, longest_of(question.load), question.setup)
+        _ = deployment.limits
         key = question.model, row["gpu"], question.setup.priced
-        groups.setdefault(key, []).append(ServedRow(row=row, load=question.load, deployment=deployment))
+        return key, ServedRow(row=row, load=question.load, deployment=deployment)
+
+    for key, row in ask_each([*resolved_rows(tables, left_out)], lambda each: served(*each), left_out):
+        groups.setdefault(key, []).append(row)
     return ServedRows(groups=list(groups.values()), files=[table.path for table in tables], left_out=left_out)
 
 
 def resolved_rows(tables: Iterable[MeasuredTable], left_out: Counter[str]) -> Iterator[tuple[Mapping[Any, Any], Any]]:
     """Rows of tables with what they ask; those that are no question are counted in ``left_out``, by reason."""
+
+    def resolved(row: Mapping[Any, Any], table: MeasuredTable) -> tuple[Mapping[Any, Any], Any]:
+        question: Any = question_of(row, table)
+        return row, question.resolve()
+
     for table in tables:
-        for row in table.frame.to_dict("records"):
-            try:
-                question: Any = question_of(row, table)
-                asked = question.resolve()
-            except NeusightError as error:
-                left_out[str(error)] += 1
-            else:
-                yield row, asked
+        yield from ask_each(table.frame.to_dict("records"), partial(resolved, table=table), left_out)

@@ -19,11 +19,10 @@ import numpy as np
 from neusight.distributed.factors import FIRST, PRIOR, TERMS, Factors, kind_of, names_of, shipped_factors
 from neusight.distributed.step import TimedStep
 from neusight.distributed.training_run import TrainingRun
-from neusight.errors import NeusightError
 from neusight.laws.constants import priors
 from neusight.laws.training_constants import StepPhysics
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, ask_each
 from neusight.learn.served import resolved_rows
 from neusight.learn.sums import SumObservation, fit_sums, robust_spread
 from neusight.measured.folder import rows_to_fit
@@ -117,16 +116,12 @@ def observe(
     """What measured steps tell, simulated with some factors, and why others tell nothing, each reason with their
     number.
     """
-    observations: list[StepObservation] = []
     left_out: Counter[str] = Counter()
-    for done, step in enumerate(steps, start=1):
-        try:
-            observations.append(_observed(step, timer(step.run, factors), factors))
-        except NeusightError as error:
-            left_out[str(error)] += 1
-        if report and done % 20 == 0:
-            report("steps", done, len(steps), float("nan"))
-    return observations, left_out
+
+    def observed(step: MeasuredStep) -> StepObservation:
+        return _observed(step, timer(step.run, factors), factors)
+
+    return list(ask_each(steps, observed, left_out, report, "steps")), left_out
 
 
 def _observed(measured: MeasuredStep, timed: TimedStep, factors: Factors) -> StepObservation:
