@@ -58,8 +58,9 @@ def test_resolve_cuts_drawn_lengths_to_the_context() -> None:
 
 
 def test_resolve_makes_a_setup_of_the_same_names() -> None:
-    asked = Serving(**SIZES, batch=1, tp=2, kv_dtype="fp8", max_num_seqs=7, gpu_memory_utilization=0.8).resolve()
-    assert asked.setup == Setup(tp=2, kv_dtype="fp8", max_num_seqs=7, gpu_memory_utilization=0.8)
+    words: dict[str, Any] = {"tp": 2, "kv_dtype": "fp8", "max_num_seqs": 7, "gpu_memory_utilization": 0.8}
+    words |= {"engine_version": "0.19.0"}
+    assert Serving(**SIZES, batch=1, **words).resolve().setup == Setup(**words)
 
 
 @pytest.mark.parametrize(
