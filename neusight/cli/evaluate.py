@@ -187,7 +187,7 @@ def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     title = "In percent. ans.: with an answer; inside: within the 90 % interval.\n"
     figures(f"{counts} | {sizes} | {ends}", errors, title)
     verdicts = [row for row in groups if "right" in row]
-    wrong = ">wrongly true = wrongly_true:.1f | >wrongly false = wrongly_false:.1f"
+    wrong = ">wrongly true = wrongly_true:.1f | >wrongly false = wrongly_false:.1f | >brier = brier:.3f"
     figures(f"{counts} | >right = right:.1f | {wrong}", verdicts, "\nTrue or false, in percent.\n")
     costs = ">rank correlation = rank:.2f | >best chosen = best:.0f | >regret = regret:.1f | >worst = worst:.1f"
     title = "\nChoosing by prediction. regret: percent by which the chosen is worse than best.\n"

@@ -28,7 +28,7 @@ _REGRESSORS = ("mlp", "gbm", "linear")
 _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
 """Names of training passes, by regressor."""
 _TARGETS = ("physics", "links", "engines", "arrays", "boards", "microcontrollers", "training", "hosts", "memory",
-            "gains")  # fmt: skip
+            "gains", "sources")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,8 @@ class FitTarget(opt.OfData, opt.Written, opt.HeldOut, Seeded, opt.Formatted):
     target: str = text(
         "Constants: physics of kernels (the default); links (collectives), arrays (systolic accelerators) or "
         "microcontrollers, each without every device too; engines that serve; boards (power); training (kernels of "
-        "training steps); hosts (times of calls and operators), memory (of training) and gains (their doubt), in code.",
+        "training steps); sources (what numbers of strangers miss, from evaluated rows); hosts (times of calls and "
+        "operators), memory (of training) and gains (their doubt), in code.",
         "", "physics", choices=_TARGETS, argument=True, former=_TARGETS[1:7],
     )  # fmt: skip
     rows: int = whole("Most rows of each device and kind of kernel, for physics.", opt.CHOICE, 100, 10, 100_000)
@@ -147,6 +148,9 @@ def fit(options: FitTarget) -> None:
     - `neusight fit microcontrollers --out tile_models/microcontrollers.json`
 
     - `neusight fit training --out tile_models/training.json`
+
+    - `neusight evaluate $NEUSIGHT_DATA/*/public.parquet --format csv > rows/public.csv`, then `neusight fit sources
+    --data rows`
     """
     from neusight.learn.fits import FitOptions, fit_constants
 

@@ -21,6 +21,7 @@ from neusight.executors.costs import NORMAL_90, cause_of
 from neusight.kernels.describe import describe
 from neusight.kernels.work import work_of
 from neusight.laws.doubts import Doubts, common, own_key, spread, weighed
+from neusight.laws.fitted import with_sources
 from neusight.plans.fits import verdict
 from neusight.plans.margins import MemoryFit
 from neusight.plans.memory import RankMemory, fullest
@@ -262,7 +263,8 @@ def doubts_of(timed: TimedStep) -> dict[str, float]:
             (1.0, common(f"{COMPOSITION}{engine}/{timed.run.decoder.name} {device.id}", timed.factors.spread)),
         )
     )
-    return {key: size for key, size in doubts.items() if size}
+    what = f"{timed.run.decoder.name} {device.id}"
+    return with_sources({key: size for key, size in doubts.items() if size}, "training", what)
 
 
 def relative_doubts(parts: PartTimes, seconds: np.ndarray, chosen: np.ndarray) -> dict[str, float]:

@@ -25,8 +25,10 @@ from neusight.estimates.records import (
 from neusight.estimates.report import headline, html
 from neusight.executors.costs import NORMAL_90
 from neusight.laws.doubts import spread, weighed
+from neusight.laws.fitted import with_sources
 from neusight.plans.margins import MemoryFit
 from neusight.quick_dataclasses import dataclass
+from neusight.schedule.timeline import COMPOSITION
 
 if TYPE_CHECKING:
     from neusight.figures import Chart
@@ -111,7 +113,10 @@ class Estimate(EstimateCore):
         """
         if not self.latency_s:
             return {}
-        return weighed((row.count / self.latency_s, row.doubts_s) for row in self.by_kernel)
+        stated = weighed((row.count / self.latency_s, row.doubts_s) for row in self.by_kernel)
+        composed = {key: size for key, size in stated.items() if key.startswith(COMPOSITION)}
+        rest = {key: size for key, size in stated.items() if key not in composed}
+        return with_sources(rest, "step") | composed
 
     @cached_property
     def bound_s(self) -> float:

@@ -14,10 +14,12 @@ from neusight.laws import array_constants, board_power, integer_kernels, link_co
 from neusight.laws.array_constants import ArrayPhysics
 from neusight.laws.board_power import BoardPhysics
 from neusight.laws.constants import declarations, priors, unit_of, with_values
+from neusight.laws.doubts import Doubts
 from neusight.laws.effects import Effects
 from neusight.laws.integer_kernels import IntegerPhysics
 from neusight.laws.link_constants import LinkPhysics
 from neusight.laws.physics import Physics
+from neusight.laws.source_doubts import Components, SourceDoubts
 from neusight.paths import chosen_tile_models, read_json, tile_models_dir
 from neusight.quick_dataclasses import dataclass
 
@@ -213,10 +215,22 @@ class FittedMicrocontrollers(FittedToDevices[IntegerPhysics]):
     errors: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FittedSources(FittedConstants[SourceDoubts]):
+    """What ``neusight fit sources`` found. ``errors`` are figures of intervals by kind, of ``sources`` left out."""
+
+    file: ClassVar[str] = "sources.json"
+    command: ClassVar[str] = "neusight fit sources"
+    prior: ClassVar[SourceDoubts] = SourceDoubts()
+
+    sources: int
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+
 _Constants = TypeVar("_Constants", bound=FittedConstants[Any])
 
 
-STORES = (FittedPhysics, FittedLinks, FittedArrays, FittedBoards, FittedMicrocontrollers)
+STORES = (FittedPhysics, FittedLinks, FittedArrays, FittedBoards, FittedMicrocontrollers, FittedSources)
 """Files of constants that ship beside the tile models."""
 
 
@@ -234,6 +248,12 @@ def _shipped(kind: type[_Constants], directory: Path | None, chosen: Path | None
     """The constants in ``directory``, or where it has none those in ``chosen``, by default those that ship."""
     own = (directory or chosen or tile_models_dir()) / kind.file
     return kind.load(own if own.is_file() else (chosen or tile_models_dir()) / kind.file)
+
+
+def with_sources(doubts: Doubts, kind: str, what: str = "") -> dict[str, float]:
+    """Doubts of a figure of a kind with those between sources that ship, see ``Components.beside``."""
+    known: Components = getattr(shipped(FittedSources).physics, kind)
+    return known.beside(doubts, kind, what)
 
 
 def shipped_microcontrollers(directory: Path | None = None) -> FittedMicrocontrollers:

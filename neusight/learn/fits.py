@@ -19,6 +19,7 @@ from neusight.learn.links import LINKS
 from neusight.learn.memory import MEMORY
 from neusight.learn.microcontrollers import MICROCONTROLLERS
 from neusight.learn.physics.fit import PHYSICS
+from neusight.learn.sources import SOURCES
 from neusight.learn.training_steps import TRAINING
 
 MANY = 10
@@ -34,6 +35,7 @@ FITS: Mapping[str, ConstantsFit] = {
     "gains": GAINS,
     "microcontrollers": MICROCONTROLLERS,
     "training": TRAINING,
+    "sources": SOURCES,
 }
 """By the name of their constants."""
 Described = tuple[Any, list[dict[str, Any]], list[str]]

@@ -71,10 +71,13 @@ def crps(low: np.ndarray, high: np.ndarray, measured: np.ndarray) -> np.ndarray:
 
 
 def truths(lines: pd.DataFrame) -> dict[str, Any]:
-    """Of what is true or false: percent that is right, that is wrongly predicted true, and wrongly false."""
+    """Of what is true or false: percent that is right, that is wrongly predicted true, and wrongly false; ``brier`` is
+    the mean squared difference of predicted probabilities from what was (Brier 1950).
+    """
     said, was = (lines[name].to_numpy(float) > 0.5 for name in ("predicted", "measured"))
     cases = {"right": said == was, "wrongly_true": said & ~was, "wrongly_false": ~said & was}
-    return {name: 100.0 * float(case.mean()) for name, case in cases.items()}
+    brier = float(np.square(lines["predicted"].to_numpy(float) - was).mean())
+    return {name: 100.0 * float(case.mean()) for name, case in cases.items()} | {"brier": brier}
 
 
 def peers_of(path: Path) -> pd.DataFrame:

@@ -57,7 +57,7 @@ def memory_figure(name: str, fit: MemoryFit, allocated: float) -> Figure:
     ``allocated`` [B], on whichever rank that is, with the same doubt as a share.
     """
     if name not in OMITS:
-        return float(fit.fits is (name == "fits")), _NO, _NO
+        return fit.probability if name == "fits" else 1.0 - fit.probability, _NO, _NO
     terms = {term: size for term, size in fit.terms.items() if term not in OMITS[name]}
     total = sum(terms.values())
     scale = allocated / total if name == "peak_allocated_bytes" and total else 1.0

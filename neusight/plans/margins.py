@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from neusight.laws.doubts import spread
+from neusight.laws.fitted import with_sources
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.quick_dataclasses import dataclass
 from neusight.units import gib
@@ -35,6 +36,8 @@ reserved by ten runs of torchtitan is within 3 % of their peak around the predic
 MEMORY, TRAINER = "memory:", "trainer"
 """Source of trainer-specific memory, as a share of all tensors: buckets, copies and undocumented buffers
 (``Engine.memory_spread``)."""
+_PEAK = ("memory", "peak")
+"""Kind and name of the doubts between sources, see ``laws.source_doubts``."""
 _LIKELY = 0.95
 """Probability from which on a step is reported to fit without reservation; below one minus it, not to fit."""
 
@@ -58,7 +61,8 @@ def doubts_of(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -
 
 def interval_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -> tuple[float, float]:
     """The 90 % interval (low, high) of the sum of terms [B]; as ``doubts_of``."""
-    total, margin = sum(terms.values()), _QUANTILE_95 * spread(doubts_of(terms, shares))
+    total = sum(terms.values())
+    margin = _QUANTILE_95 * spread(with_sources(doubts_of(terms, shares), *_PEAK))
     return total * max(1.0 - margin, 0.0), total * (1.0 + margin)
 
 
@@ -101,7 +105,7 @@ class MemoryFit:
     @property
     def doubts(self) -> dict[str, float]:
         """Standard deviations by key, as shares of ``needed_bytes``."""
-        return doubts_of(self.terms, self.shares)
+        return with_sources(doubts_of(self.terms, self.shares), *_PEAK)
 
     @property
     def interval(self) -> tuple[float, float]:

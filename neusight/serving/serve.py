@@ -17,6 +17,8 @@ from neusight.estimates.energy import BoardEnergy, around
 from neusight.executors.costs import NORMAL_90
 from neusight.kernels.schemes import with_kernels_for
 from neusight.laws.doubts import Doubts, spread, weighed
+from neusight.laws.fitted import with_sources
+from neusight.laws.source_doubts import KINDS
 from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.deployment import Deployment
 from neusight.serving.disaggregated import ApartRun, simulate_apart
@@ -151,6 +153,20 @@ def _widened(end: float, mean: float, beside: float) -> float:
     return mean * float(np.exp(np.copysign(hypot(distance, NORMAL_90 * beside), distance)))
 
 
+def _of_sources(
+    metric: Metric, doubts: Doubts, name: str, what: str, ends: tuple[float, float]
+) -> tuple[Metric, Doubts]:
+    """A metric by name and its doubts with those between sources: its interval grows or shrinks as they do, within
+    ``ends`` as shares of the mean.
+    """
+    if not (metric.low and spread(doubts)):
+        return metric, doubts
+    found = with_sources(doubts, KINDS.get(name, "throughput"), what)
+    by = spread(found) / spread(doubts)
+    low, high = (metric.mean * (end / metric.mean) ** by for end in (metric.low, metric.high))
+    return replace(metric, low=max(low, ends[0] * metric.mean), high=min(high, ends[1] * metric.mean)), found
+
+
 @dataclass(frozen=True, kw_only=True)
 class SampledPasses:
     """Some passes of a run part by part, with how much of its time [s] each stands for, and for how many passes;
@@ -180,9 +196,13 @@ class SampledPasses:
         """Factors to the ends of the 90 % interval of all passes together: what errors they have, they have in common,
         and none is faster than its bound.
         """
-        total_s = self.seconds.sum()
-        slow = float(np.exp(NORMAL_90 * (self.seconds @ self.costs.spread) / total_s))
-        return max(1.0 / slow, float(self.seconds @ (self.costs.bound_s / self.costs.latency_s) / total_s)), slow
+        slow = float(np.exp(NORMAL_90 * (self.seconds @ self.costs.spread) / self.seconds.sum()))
+        return max(1.0 / slow, self.bound_share), slow
+
+    @property
+    def bound_share(self) -> float:
+        """Share of their time that no passes can beat."""
+        return float(self.seconds @ (self.costs.bound_s / self.costs.latency_s) / self.seconds.sum())
 
     def doubts(self, metric: Metric, sign: float = 1.0, apart: Doubts = NO_DOUBTS) -> Doubts:
         """Doubts of a metric by key, which make up its interval: those of all passes, beside some ``apart`` of them."""
@@ -287,17 +307,26 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
     deployment, passes = pools[-1].deployment, pools[-1].passes
     replica, groups = deployment.replica, deployment.shares(load)
     request_s = 0.0 if _all_at_start(load) else deployment.server.request_s
-    rate = interval.rate(lambda r: r.output_tokens_per_s, groups)
     per_token = float(run.prompt_tokens.sum() / run.output_tokens.sum())
     first = deployment.server.first_spread if request_s else 0.0
-    times: dict[str, Any] = {
-        "ttft_s": interval.time(lambda r: r.ttft_s, request_s, first),
-        "tpot_s": interval.time(lambda r: r.tpot_s),
-        "itl_s": interval.time(lambda r: r.itl_s),
-        "e2e_s": interval.time(lambda r: r.e2e_s, request_s),
+    times = {
+        "ttft": interval.time(lambda r: r.ttft_s, request_s, first),
+        "tpot": interval.time(lambda r: r.tpot_s),
+        "itl": interval.time(lambda r: r.itl_s),
+        "e2e": interval.time(lambda r: r.e2e_s, request_s),
     }
-    doubts = {name.removesuffix("_s"): passes.doubts(time) for name, time in times.items()}
-    doubts["ttft"] = pools[0].passes.doubts(times["ttft_s"], apart={f"first:{deployment.server.era}": first})
+    doubts = {name: passes.doubts(time) for name, time in times.items()}
+    doubts["ttft"] = pools[0].passes.doubts(times["ttft"], apart={f"first:{deployment.server.era}": first})
+    rates = {
+        "throughput": interval.rate(lambda r: r.output_tokens_per_s, groups),
+        "steady": interval.rate(lambda r: r.steady_output_tokens_per_s, groups),
+    }
+    doubts |= {name: passes.doubts(one, -1.0) for name, one in rates.items()}
+    what, least = f"{replica.decoder.name} {replica.device.id}", passes.bound_share
+    found = {name: _of_sources(time, doubts[name], name, what, (least, np.inf)) for name, time in times.items()}
+    found |= {name: _of_sources(one, doubts[name], name, what, (0.0, 1.0 / least)) for name, one in rates.items()}
+    rate = found["throughput"][0]
+    figures: dict[str, Any] = {f"{name}_s": found[name][0] for name in times}
     return ServingEstimate(
         model=replica.decoder.name,
         gpu=replica.device.id,
@@ -308,11 +337,11 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
         replicas=deployment.setup.replicas,
         devices=sum(pool.deployment.devices for pool in pools),
         load={"kind": type(load).__name__.lower()} | _load_figures(load),
-        **times,
-        metric_doubts=doubts | {"throughput": passes.doubts(rate, -1.0)},
+        **figures,
+        metric_doubts={name: doubt for name, (_, doubt) in found.items()},
         limiter=passes.resource,
         output_tokens_per_s=rate,
-        steady_output_tokens_per_s=interval.rate(lambda r: r.steady_output_tokens_per_s, groups),
+        steady_output_tokens_per_s=found["steady"][0],
         requests_per_s=groups * run.requests_per_s,
         total_tokens_per_s=rate.mean * (1.0 + per_token),
         mean_batch=run.mean_batch,

@@ -77,6 +77,12 @@ def test_summarise_tells_both_mistakes_of_verdicts() -> None:
     assert (row["right"], row["wrongly_true"], row["wrongly_false"]) == (50, 25, 25)
 
 
+def test_summarise_scores_probabilities_of_verdicts() -> None:
+    columns = {"quantity": "fits", "predicted": [0.9, 0.6, 0.2], "low": None, "high": None, "measured": [1, 0, 0]}
+    (row,) = summarise(pd.DataFrame(columns), ())
+    assert (row["right"], row["brier"]) == pytest.approx((200 / 3, (0.01 + 0.36 + 0.04) / 3))
+
+
 def test_decisions_are_regretted_by_what_is_lost() -> None:
     count = 10
     table = lines([1.0, 2.0] * count, [3.0, 2.0] * count).assign(gpu=["l4", "t4"] * count)
