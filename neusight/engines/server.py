@@ -117,15 +117,11 @@ MEASURED: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "vllm": ((0, 5), (0, 19)), "tensorrt-llm": ((0, 11), (1, 2)), "sglang": ((0, 5), (0, 5)),
 }  # fmt: skip
 """Oldest and newest versions among measured runs of each engine (fitted: rows of ``neusight fit engines``)."""
-UNMEASURED_SPREAD = 0.31
-"""Standard deviation of the logarithm of times of versions that constants were not fitted to: whole answers of 40 rows
-of vLLM 0.5 and 0.6, and of 40 of TensorRT-LLM 0.11, miss by 0.31 each (fitted: root mean square) by constants of their
-newest versions."""
 PLATFORM_SPREAD = 0.45
-"""The same of another vendor's libraries and runtime, as much as of versions where it is said whether AITER runs. Else
-those of vLLM's attention on ROCm, with and without AITER, differ by up to 4.4 in the throughput of one version (cited:
-vLLM's blog of 2026-02-20 on attention backends of ROCm), which is taken for the width of a 90 % interval: ln 4.4 / (2 x
-1.645)."""
+"""Standard deviation of the logarithm of times of another vendor's libraries and runtime, which is as much as of
+versions where it is said whether AITER runs. Else those of vLLM's attention on ROCm, with and without AITER, differ by
+up to 4.4 in the throughput of one version (cited: vLLM's blog of 2026-02-20 on attention backends of ROCm), which is
+taken for the width of a 90 % interval: ln 4.4 / (2 x 1.645)."""
 SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
 
 
@@ -250,12 +246,12 @@ class Server:
         as another ``platform``.
         """
         constants = _constants(artifact)
-        beyond = UNMEASURED_SPREAD if self.unmeasured_version else 0.0
+        between = spread_between_eras(artifact)
+        beyond = between if self.unmeasured_version else 0.0
         if self.era in constants:
             fitted = replace(self.with_constants(constants[self.era]), fitted_to=self.era)
             return replace(fitted, spread=hypot(fitted.spread, beyond))
-        other = max(constants.get(COMMON, {}).get("spread", 0.0), hypot(UNMEASURED_SPREAD, platform, beyond))
-        return replace(self, spread=max(self.spread, other))
+        return replace(self, spread=hypot(between, platform, beyond))
 
     @property
     def unmeasured_version(self) -> str:
@@ -279,7 +275,7 @@ class Server:
         """
         server = self
         if site.device.vendor == "amd":
-            platform = PLATFORM_SPREAD if aiter is None else UNMEASURED_SPREAD
+            platform = PLATFORM_SPREAD if aiter is None else spread_between_eras()
             server = replace(self, era=self.era + ROCM)._fitted(tile_models_dir() / FILE, platform)
             graphs = graphs and self.rocm_native
         stated = {} if overlap is None else {"overlapped": overlap}
@@ -319,6 +315,16 @@ def era_of(engine: str, version: str) -> Era:
     eras = [era for era in ERAS if era.engine == engine] or [Era(engine=engine)]
     number = release_of(engine, version)
     return next(era for era in eras if era.before is None or number < era.before)
+
+
+def spread_between_eras(artifact: Path | None = None) -> float:
+    """Standard deviation of the logarithm of times of versions and engines that constants were not fitted to: what
+    constants that all engines have in common leave unexplained of sources and dies that they are fitted without. Whole
+    answers of vLLM 0.5 and 0.6 and of TensorRT-LLM 0.11 miss by as much, 0.31 (root mean square of 40 rows each), by
+    constants of their newest versions.
+    """
+    common = _constants(artifact or tile_models_dir() / FILE).get(COMMON, {})
+    return common.get("spread", Server.spread)
 
 
 def shipped_constants(era: str) -> dict[str, float]:

@@ -11,7 +11,7 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.engines import server_named
-from neusight.engines.server import GROUPS, PLATFORM_SPREAD, UNMEASURED_SPREAD, era_of
+from neusight.engines.server import GROUPS, PLATFORM_SPREAD, era_of
 from neusight.learn.engines import (
     ENGINES,
     NAMES,
@@ -235,7 +235,7 @@ def test_shipped_constants_of_an_era_hold_on_rocm_until_some_are_fitted_there(tm
     amd = replace(nvidia, era="vllm on ROCm")._fitted(file, PLATFORM_SPREAD)
     assert (nvidia.fitted_to, nvidia.spread) == ("vllm", 0.1)
     assert (amd.fitted_to, amd.pass_s) == ("vllm", TRUE["pass_s"])
-    assert amd.spread == max(0.3, hypot(UNMEASURED_SPREAD, PLATFORM_SPREAD))
+    assert amd.spread == pytest.approx(hypot(0.3, PLATFORM_SPREAD))
 
 
 def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:

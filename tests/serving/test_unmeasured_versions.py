@@ -9,7 +9,7 @@ import pytest
 from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.engines.limits import Site
-from neusight.engines.server import MEASURED, PLATFORM_SPREAD, UNMEASURED_SPREAD, shipped_constants
+from neusight.engines.server import MEASURED, PLATFORM_SPREAD, shipped_constants, spread_between_eras
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_unmeasured_version_is_wider_than_the_measured_one_of_its_era(engine: st
     server = server_named(engine, version).serving
     fitted = shipped_constants(server.era)["spread"]
     assert server.fitted_to == server.era
-    assert server.spread == pytest.approx(hypot(fitted, UNMEASURED_SPREAD))
+    assert server.spread == pytest.approx(hypot(fitted, spread_between_eras()))
     assert server.unmeasured_version.count(" to ") == (len({*MEASURED[engine]}) - 1)
 
 
@@ -36,7 +36,7 @@ def test_measured_versions_keep_their_spread(engine: str) -> None:
 def test_unmeasured_platform_is_more_uncertain_than_another_version(device: str, other: bool) -> None:
     server = server_named("vllm", "0.19.0").serving.started_on(Site(device=load_device(device)))
     if other:
-        assert server.spread == pytest.approx(hypot(UNMEASURED_SPREAD, PLATFORM_SPREAD))
+        assert server.spread == pytest.approx(hypot(spread_between_eras(), PLATFORM_SPREAD))
     assert (server.fitted_to == server.era) == (not other)
 
 
@@ -45,7 +45,7 @@ def test_unmeasured_platform_is_more_uncertain_than_another_version(device: str,
 def test_platform_whose_back_ends_are_said_is_less_uncertain(engine: str, aiter: bool) -> None:
     server, site = server_named(engine).serving, Site(device=load_device("mi300x"))
     said, unsaid = server.started_on(site, aiter=aiter), server.started_on(site)
-    assert said.spread == pytest.approx(UNMEASURED_SPREAD * 2**0.5)
+    assert said.spread == pytest.approx(spread_between_eras() * 2**0.5)
     assert said.spread < unsaid.spread
 
 
