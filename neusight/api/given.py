@@ -13,7 +13,6 @@ import numpy as np
 
 from neusight.estimates import Estimate, LoneKernel
 from neusight.estimates.core import summed
-from neusight.executors.costs import NORMAL_90
 from neusight.laws.doubts import Anchors, Doubts, spread, weighed
 from neusight.quick_dataclasses import dataclass
 
@@ -25,9 +24,11 @@ doubt: host, clocks, versions, way of counting (maximum likelihood over figures 
 doubts of their answers; the two smallest with less weight on sources that constants were fitted to)."""
 NOISE = 0.05
 """Standard deviation of the log of a measured figure that no other shares (the same likelihood)."""
-SHARED: Mapping[str, float] = MappingProxyType({"source": 1.0, "engine": 0.1, "host": 0.2, "own": 0.2})
+SHARED: Mapping[str, float] = MappingProxyType(
+    {"source": 0.25, "engine": 0.1, "host": 0.2, "composition": 0.2, "own": 0.2}
+)
 """Share of the variance of a doubt that different questions have in common, by the first word of its key: what an
-engine's times miss differs by model and load."""
+engine's times miss differs by model and load, what a source's figures miss by model, load and quantity."""
 OTHERS = 0.6
 """The same of all other doubts. Found by the score (CRPS) of rows of 58 sources and devices with another row of theirs
 as the only measurement, among values with which intervals hold as often as without (`neusight evaluate --anchored`)."""
@@ -63,13 +64,11 @@ class Move:
 
     @property
     def words(self) -> str:
-        """``+8 %, mostly source and composition; 90 %: ±18 -> ±11 %``."""
+        """``+8 %, mostly source and composition``."""
         sizes = summed((key.partition(":")[0].replace("own", "kernel"), size) for key, size in self.shifts.items())
         causes = [cause for cause, size in sizes.items() if abs(size) > 0.2 * abs(self.shift)]
         causes = sorted(causes, key=lambda cause: -abs(sizes[cause]))[:_NAMED]
-        ends = (100.0 * (exp(NORMAL_90 * size) - 1.0) for size in (self.before, self.after))
-        mostly = f", mostly {' and '.join(causes)}" if causes else ""
-        return f"{100.0 * (exp(self.shift) - 1.0):+.0f} %{mostly}; 90 %: {' -> '.join(f'±{end:.0f}' for end in ends)} %"
+        return f"{100.0 * (exp(self.shift) - 1.0):+.0f} %" + (f", mostly {' and '.join(causes)}" if causes else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,10 +106,22 @@ class Given:
             what = f"{figures} of {self.name} ({', '.join(dict.fromkeys(self.metrics))})"
             return replace(answer, warnings=(*answer.warnings, f"--given has no effect: {what} tell nothing of this"))
         what = f"{figures} of {', '.join(dict.fromkeys(self.places))}"
-        words = "; ".join(f"{metric} {move.words}" for metric, move in moves.items())
+        after = changed(answer, moves)
+        words = "; ".join(
+            f"{metric} {move.words}, 90 %: {' -> '.join(f'±{_margin(one, metric):.0%}' for one in (answer, after))}"
+            for metric, move in moves.items()
+        )
         sizes = {metric: dict(vars(move)) for metric, move in moves.items()}
         given = {"file": self.name, "figures": len(self.metrics), "words": f"by {what}: {words}", "moves": sizes}
-        return replace(changed(answer, moves), given=given)
+        return replace(after, given={**after.given, **given})
+
+
+def _margin(answer: Any, metric: str) -> float:
+    """Upper end of the 90 % interval of a metric over its value, less 1."""
+    if metric == "time":
+        return float(answer.high_s / answer.latency_s - 1.0)
+    figure = answer.output_tokens_per_s if metric == "throughput" else answer.latency(metric)
+    return float(figure.high / figure.mean - 1.0)
 
 
 def moved(anchors: Anchors, doubts: Doubts) -> Move:
@@ -149,18 +160,24 @@ def _kind(answer: Any, metric: str) -> str:
 def changed(answer: Any, moves: Mapping[str, Move]) -> Any:
     """An answer whose metrics are moved, none of its times below its bound."""
     if isinstance(answer, LoneKernel):
-        return _row(answer, moves["time"])
+        return _row(answer, moves["time"], moves["time"].after / moves["time"].before)
     if isinstance(answer, Estimate):
-        rows = tuple(_row(row, moves["time"]) for row in answer.by_kernel)
+        move = moves["time"]
+        rows = tuple(_row(row, move) for row in answer.by_kernel)
         factor = sum(row.total_s for row in rows) / answer.latency_s
-        return replace(answer, by_kernel=rows, board_energy=answer.board_energy and answer.board_energy * factor)
+        return replace(
+            answer,
+            by_kernel=rows,
+            board_energy=answer.board_energy and answer.board_energy * factor,
+            given={"remains": move.after / move.before},
+        )
     if "time" in moves:
         return _training(answer, moves["time"])
     return _served(answer, moves)
 
 
-def _row(row: Any, move: Move) -> Any:
-    """A kernel whose time moves, but not below its bound."""
+def _row(row: Any, move: Move, remains: float = 1.0) -> Any:
+    """A kernel whose time moves, but not below its bound; a share of its doubts remains."""
     if not row.latency_s:
         return row
     latency_s = max(exp(move.shift) * row.latency_s, row.bound_s)
@@ -169,7 +186,7 @@ def _row(row: Any, move: Move) -> Any:
     return replace(
         row, latency_s=latency_s, low_s=max(low_s, row.bound_s), high_s=high_s,
         utilisation=min(row.utilisation / factor, 1.0),
-        errors_s=tuple((key, factor * ratio * size_s) for key, size_s in row.errors_s),
+        errors_s=tuple((key, factor * remains * size_s) for key, size_s in row.errors_s),
     )  # fmt: skip
 
 

@@ -82,7 +82,7 @@ class Estimate(EstimateCore):
     question: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The words that were asked: ``Step.named`` makes the question of them again."""
     given: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """What measurements of one's own changed, {} where none was given."""
+    """What measurements of one's own changed, {} where none was given; ``remains``: share of doubts that is left."""
     unit: str = ""
     """The work that a step is of, in words, where a reader may take it for another."""
     parts: tuple[tuple[str, str], ...] = ()
@@ -116,7 +116,7 @@ class Estimate(EstimateCore):
         stated = weighed((row.count / self.latency_s, row.doubts_s) for row in self.by_kernel)
         composed = {key: size for key, size in stated.items() if key.startswith(COMPOSITION)}
         rest = {key: size for key, size in stated.items() if key not in composed}
-        return with_sources(rest, "step") | composed
+        return weighed([(self.given.get("remains", 1.0), with_sources(rest, "step") | composed)])
 
     @cached_property
     def bound_s(self) -> float:
