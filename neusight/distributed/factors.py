@@ -12,12 +12,10 @@ from neusight.laws.fitted import FittedConstants
 from neusight.laws.training_constants import StepPhysics
 from neusight.paths import tile_models_dir
 from neusight.quick_dataclasses import dataclass
+from neusight.schedule.timeline import COMPOSITION_SPREAD
 from neusight.workloads.program import Part
 
 FILE = "training.json"
-COMPOSITION_SPREAD = 0.1
-"""Standard deviation of the log error of a step as the sum of its operators: sums of measured operators miss measured
-steps by 8.7 % on average, on GPUs of all kinds (``experiments/asplos25``), which is 0.11 of a normal error."""
 NARROW = ("float8", "float4")
 MATRIX = ("narrow_products", "attention", "attention_backward")
 """Kinds whose factor comes on top of that of products."""

@@ -28,7 +28,6 @@ from neusight.laws.doubts import spread, weighed
 from neusight.laws.fitted import with_sources
 from neusight.plans.margins import MemoryFit
 from neusight.quick_dataclasses import dataclass
-from neusight.schedule.timeline import COMPOSITION
 
 if TYPE_CHECKING:
     from neusight.figures import Chart
@@ -114,9 +113,7 @@ class Estimate(EstimateCore):
         if not self.latency_s:
             return {}
         stated = weighed((row.count / self.latency_s, row.doubts_s) for row in self.by_kernel)
-        composed = {key: size for key, size in stated.items() if key.startswith(COMPOSITION)}
-        rest = {key: size for key, size in stated.items() if key not in composed}
-        return weighed([(self.given.get("remains", 1.0), with_sources(rest, "step") | composed)])
+        return weighed([(self.given.get("remains", 1.0), with_sources(stated, "step", self.model))])
 
     @cached_property
     def bound_s(self) -> float:

@@ -250,7 +250,7 @@ def _shipped(kind: type[_Constants], directory: Path | None, chosen: Path | None
     return kind.load(own if own.is_file() else (chosen or tile_models_dir()) / kind.file)
 
 
-def with_sources(doubts: Doubts, kind: str, what: str = "") -> dict[str, float]:
+def with_sources(doubts: Doubts, kind: str, what: str) -> dict[str, float]:
     """Doubts of a figure of a kind with those between sources that ship, see ``Components.beside``."""
     known: Components = getattr(shipped(FittedSources).physics, kind)
     return known.beside(doubts, kind, what)

@@ -29,10 +29,10 @@ class Components:
     stated: float = constant(0.7, 0.7, "stated doubts hold what devices and engines that were left out missed by")
     """Share of stated doubts that is left beside the others."""
 
-    def beside(self, doubts: Doubts, kind: str, what: str = "") -> dict[str, float]:
-        """Doubts of a figure of a kind, of ``what`` in words, with these; without ``within`` if there are none."""
+    def beside(self, doubts: Doubts, kind: str, what: str) -> dict[str, float]:
+        """Doubts of a figure of a kind, of ``what`` in words, with these."""
         sizes = {key: self.stated * size for key, size in doubts.items()}
-        beyond = {f"source:{kind}": self.between, f"composition:{kind}/{what}": self.within if what else 0.0}
+        beyond = {f"source:{kind}": self.between, f"composition:{kind}/{what}": self.within}
         return sizes | {key: size for key, size in beyond.items() if size}
 
 

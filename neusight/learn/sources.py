@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 WORTH = 12.0
 """Numbers that a source counts as, at most: more of them differ in their batch or length alone."""
-FREEDOM = 4.0
+FREEDOM = 3.0
 """Degrees of freedom of the t distribution."""
-OWN_KIND = 0.5
+OWN_KIND = 0.7
 """Standard deviation of the logarithm of a kind's component around that of all kinds."""
 COUNTED = "memory"
 """Kind of figure that is no time, and errs less."""

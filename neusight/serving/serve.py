@@ -161,7 +161,8 @@ def _of_sources(
     """
     if not (metric.low and spread(doubts)):
         return metric, doubts
-    found = with_sources(doubts, KINDS.get(name, "throughput"), what)
+    sign = 1.0 if name in KINDS else -1.0  # Rates are the higher, the shorter times are.
+    found = weighed([(sign, with_sources(weighed([(sign, doubts)]), KINDS.get(name, "throughput"), what))])
     by = spread(found) / spread(doubts)
     low, high = (metric.mean * (end / metric.mean) ** by for end in (metric.low, metric.high))
     return replace(metric, low=max(low, ends[0] * metric.mean), high=min(high, ends[1] * metric.mean)), found

@@ -27,6 +27,7 @@ from neusight.learn.sources import (
     solve_sources,
     surprise_of,
 )  # fmt: skip
+from neusight.learn.sums import students_widening
 
 OPTIONS = FitOptions(data=Path())
 
@@ -53,11 +54,12 @@ def rows_of(between: float, within: float, sources: int = 60, each: int = 8) -> 
     seeded = np.random.default_rng(1)
     rows = []
     for source in range(sources):
+        tail = (FREEDOM / seeded.chisquare(FREEDOM)) ** 0.5
         shared = seeded.normal(0, between)
         for _ in range(each):
             stated = float(seeded.choice([0.05, 0.3]))
             off = float(shared + seeded.normal(0, within) + seeded.normal(0, 0.5 * stated))
-            rows.append(EvaluatedRow(gpu="l4", source=str(source), kind="step", off=off, stated=stated))
+            rows.append(EvaluatedRow(gpu="l4", source=str(source), kind="step", off=tail * off, stated=stated))
     return rows
 
 
@@ -65,7 +67,8 @@ def rows_of(between: float, within: float, sources: int = 60, each: int = 8) -> 
 def test_solve_sources_finds_components_again(between: float, within: float) -> None:
     found = solve_sources(Evidence(rows=rows_of(between, within), files=[]), OPTIONS)
     step = found.physics.step
-    assert (step.between, step.within) == pytest.approx((between, within), rel=0.3)
+    ends = students_widening(FREEDOM)
+    assert (step.between, step.within) == pytest.approx((ends * between, ends * within), rel=0.3)
     assert found.deviations["step.between"] < 0.4 < found.deviations["ttft.between"]
 
 

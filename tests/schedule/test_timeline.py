@@ -18,11 +18,9 @@ from neusight.estimates.build import estimate_of, lone_kernels
 from neusight.executors import Costs
 from neusight.kernels import Elementwise, Gemm, Kernel, KernelBatch
 from neusight.kernels.describe import describe
-from neusight.laws.doubts import spread
-from neusight.laws.fitted import FittedSources, shipped
 from neusight.plans import TracedStep, single
 from neusight.requests import Engine, Request
-from neusight.schedule.timeline import in_stream, one_stream
+from neusight.schedule.timeline import COMPOSITION_SPREAD, in_stream, one_stream
 from neusight.workloads import MemoryProfile, Node, Workload
 
 GEMM = Gemm(m=1000, n=1000, k=1000)
@@ -30,14 +28,6 @@ RELU = Elementwise(op="relu", elements=1000, read_bytes=4000, write_bytes=4000, 
 L4, ENGINE, PROVENANCE = load_device("l4"), Engine(), Provenance(neusight="0")
 OVERHEAD_S, SPREAD = 5e-6, 0.1
 OWN_SPREAD = (((log(1.2) - log(0.8)) / 3.29) ** 2 - SPREAD**2) ** 0.5
-
-
-@pytest.fixture(autouse=True)
-def stated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Doubts of steps without those between sources."""
-    monkeypatch.setattr("neusight.estimates.estimate.with_sources", lambda doubts, kind: doubts)
-
-
 RUN = ((GEMM, "linear", "forward", 3), (RELU, "relu", "forward", 2), (GEMM, "linear", "backward", 6))
 Cost = Callable[[KernelBatch], Costs]
 
@@ -164,22 +154,12 @@ def test_every_row_lies_in_its_own_interval_whatever_it_waits_for() -> None:
     assert wrong == []
 
 
-def test_doubts_of_a_step_are_with_those_between_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    stated = estimated(program(*RUN)).doubts
-    monkeypatch.undo()
-    doubts, known = estimated(program(*RUN)).doubts, shipped(FittedSources).physics.step
-    composed = {key: size for key, size in stated.items() if key.startswith("composition:")}
-    assert spread(composed) == pytest.approx(known.within)
-    assert doubts == pytest.approx(known.beside(stated, "step") | composed)
-
-
 def test_errors_of_a_step_are_those_of_its_kernels_by_source() -> None:
     """What kernels share adds up, and so do errors of one kernel in two rows: nine products of 1 ms."""
     step = estimated(program(*(row for row in RUN if row[0] is GEMM)))
     assert step.latency_s == pytest.approx(9e-3)
-    composition = shipped(FittedSources).physics.step.within
-    said = {"device": SPREAD, "kernel": OWN_SPREAD, "launch": 0.0, "composition": composition}
-    assert {"launch": 0.0, "composition": 0.0, **step.errors} == pytest.approx(said, abs=1e-6)
+    said = {"device": SPREAD, "kernel": OWN_SPREAD, "launch": 0.0, "composition": COMPOSITION_SPREAD}
+    assert {"launch": 0.0, **step.errors} == pytest.approx(said, abs=1e-6)
     total = hypot(*step.errors.values())
     assert step.interval == (pytest.approx(9e-3 / exp(1.645 * total)), pytest.approx(9e-3 * exp(1.645 * total)))
 
