@@ -12,7 +12,7 @@ from neusight.quick_dataclasses import dataclass
 
 SEEN_SHARE = 0.5
 """Of the spread between devices, what a device keeps that was measured: the same board is met in other states
-(assumption; two boards of one kind in two data centres would tell)."""
+(assumption: half; two boards of one kind in two data centres would tell)."""
 
 
 class Normal(NamedTuple):

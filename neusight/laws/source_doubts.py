@@ -37,7 +37,7 @@ class Components:
 
 
 ALONE = Components(between=0.0, within=0.0, stated=1.0)
-"""Of kinds whose stated doubts hold on numbers of unknown sources."""
+"""Of kinds whose stated doubts hold on numbers of unknown sources (definition)."""
 _ROWS = "evaluated rows of five sources or more"
 
 

@@ -76,8 +76,8 @@ class ProblemPart(KernelMeasurements):
     def __post_init__(self) -> None:
         model = str(answering_model(self.batch, self.device)[0])
         groups = {name: name.partition(".")[0] for name in priors(PRIOR)}
-        self.idle.update(name for name, group in groups.items() if OWN.get(group, model) != model)
-        self.idle.update(name for name, group in groups.items() if group == BORROWED.get(model))
+        self.foreign.update(name for name, group in groups.items() if OWN.get(group, model) != model)
+        self.foreign.update(name for name, group in groups.items() if group == BORROWED.get(model))
 
     def timed(self, constants: Physics, held: Any = None) -> tuple[np.ndarray, Any]:
         """Times with launch [s], and the tiles that they were computed with."""

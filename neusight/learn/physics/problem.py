@@ -36,7 +36,7 @@ class Measurements(ColumnRecord):
 
     ``kind`` is that of all or of each, ``measured`` a time [s] or a power [W], ``source`` who measured them. ``idle``
     are constants that were found to change none of them: later derivatives leave them out, those of further fits to the
-    same part, too.
+    same part, too. ``foreign`` are those that other rows are to explain, though they change these.
     """
 
     device: DeviceSpec
@@ -45,6 +45,7 @@ class Measurements(ColumnRecord):
     weight: np.ndarray
     source: str = ""
     idle: set[str] = field(default_factory=set, compare=False)
+    foreign: set[str] = field(default_factory=set, compare=False)
 
     @property
     def gpu(self) -> str:
@@ -71,7 +72,7 @@ class Measurements(ColumnRecord):
 
     def take(self, index: np.ndarray) -> Self:
         """The rows that ``index`` (integers or a mask) selects."""
-        return replace(super().take(index), idle=set(self.idle))
+        return replace(super().take(index), idle=set(self.idle), foreign=set(self.foreign))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +190,7 @@ class Problem:
             constants, start = self.at(moved), 0
             for number, part in enumerate(self.parts):
                 end = start + len(here[number])
-                if name not in part.idle:
+                if name not in part.idle | part.foreign:
                     slopes[start:end, column] = slope = (self._log_times(number, constants) - here[number]) / STEP
                     if not slope.any():
                         part.idle.add(name)
@@ -212,6 +213,8 @@ class Problem:
         prior = {"centre": centre, "spread": np.array([prior.spread for prior in known])}
         # The first evaluation makes the choices that the derivatives hold.
         first = None if start is None else self.place_of(start)
+        foreign = set.intersection(*(part.foreign for part in self.parts))
+        prior["sought"] = np.array([name not in foreign for name in self.names])
         functions = self.rows(), self.evaluate, self.jacobian
         return solve(*functions, prior, steps=steps, report=report, start=first, tolerance=tolerance)
 

@@ -58,7 +58,7 @@ class ProgramPart(ProblemPart):
     kernels: tuple[Kernels, ...]
 
     def __post_init__(self) -> None:
-        self.idle.update(name for name in priors(PRIOR) if not name.startswith(TAUGHT))
+        self.foreign.update(name for name in priors(PRIOR) if not name.startswith(TAUGHT))
 
     def timed(self, constants: Physics, held: Any = None) -> tuple[np.ndarray, Any]:
         """Sums of the times of kernels [s], and the tiles of each law's."""

@@ -128,7 +128,8 @@ def solve(
         rows: what was measured.
         evaluate: see ``Evaluate``.
         jacobian: derivatives of the log times, shape (rows, constants), choices held.
-        prior: ``centre`` and ``spread`` of the constants on their scales.
+        prior: ``centre`` and ``spread`` of the constants on their scales, and optionally ``sought``, which of them may
+            be sought.
         steps: of Levenberg-Marquardt, at most.
         report: called with (step, error).
         start: constants on their scales to set out from; default: the centres of the priors. Constants that choices
@@ -160,7 +161,8 @@ def solve(
         if loss - new_loss < tolerance * loss:
             break
     loss_of = partial(_Place.loss, rows=rows, known=known, spread=spread[rows.kind_of_effect])
-    shares = SEARCH if start is None else ()
+    may = prior.get("sought", np.ones(count, dtype=bool))
+    unseen, shares = unseen[may[unseen]], SEARCH if start is None else ()
     sought, deviation = _sought(evaluate, at, {int(c): known.of(int(c)) for c in unseen}, shares, loss_of)
     error, variance = _error(at.residual(rows), rows.weight), np.diag(inverse)[count:]
     found = Solution(at.constants, inverse[:count, :count], at.effects, variance, spread, error, loss_of(at))
