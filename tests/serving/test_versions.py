@@ -51,7 +51,7 @@ def test_open_version_is_the_mean_and_wider_than_given_ones_on_average(
 
 def test_open_version_says_what_it_costs(predictor: Predictor) -> None:
     answer: ServingEstimate = predictor.ask(question_of(LOADS[0]))
-    assert answer.doubts[UNSET] == max(answer.doubts.values())
+    assert answer.doubts[UNSET] > 0.02
     assert "give --engine-version" in answer.assumed["engine_version"]
 
 
