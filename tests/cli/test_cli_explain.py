@@ -17,10 +17,10 @@ def sizes_of(output: str) -> list[float]:
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
-        (SERVED, "give --engine-version"),
+        (SERVED, "--engine-version"),
         (("kernel", "all_reduce", "bytes=67108864", "ranks=16", "--gpu", "h100-sxm-80gb"), "give --network"),
         (("predict", "bert-large-uncased", "--gpu", "v100-sxm2-32gb"), "neusight calibrate"),
-        (("training", "llama-2-7b", "--gpu", "h100-sxm-80gb", "-b", "8", "--tp", "8"), "a step measured on the host"),
+        (("training", "gpt2", "--gpu", "h100-sxm-80gb", "-b", "8", "--tp", "2"), "a step measured"),
     ],
     ids=["serving", "kernel", "predict", "training"],
 )
