@@ -113,7 +113,7 @@ def test_only_libraries_with_such_kernels_cut_narrow_products() -> None:
 def test_small_clusters_fetch_panels_more_often_where_large_ones_could_share_them(gpu: str, shares: bool) -> None:
     batch = products(8192, dtype="float8", scaling="tensor")
     few, many = (times(batch, gpu, "vllm", variant).l2_s[0] for variant in ("cutlass", "torch"))
-    # Each doubling of a cluster fetches panels once for so many; of a square patch of blocks for the square root of two.
+    # Panels of a patch of blocks: each doubling of a cluster fetches them once for so many.
     gain = PHYSICS.matrix.cluster_gain
     assert 1.2 < gain < 1.7
     assert few == pytest.approx(many * (gain**2 if shares else 1.0))
