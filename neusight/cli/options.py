@@ -64,9 +64,9 @@ class Explained(Formatted):
         """Print the doubts of the points that have an answer."""
         from neusight.cli.explain import show_doubts
 
-        for point in points if self.explain else ():
-            if point.estimate:
-                show_doubts(point.estimate, point.call.question)
+        shown = [point for point in points if point.estimate] if self.explain else []
+        for point in shown:
+            show_doubts(point.estimate, point.call.question, point.call.id if len(shown) > 1 else "")
 
 
 @dataclass(frozen=True, kw_only=True)
