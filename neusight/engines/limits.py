@@ -53,7 +53,7 @@ def release_of(engine: str, version: str) -> tuple[float, ...]:
         return NEWEST
     match = re.match(r"(?:v?(\d+)\.|b(?=\d))(\d+)(?:\.(\d+))?", version)
     if not match:
-        raise ModelError(f"version '{shown(version)}' of {engine} is no number: write it like 0.15.1, or leave it out")
+        raise ModelError(f"version '{shown(version)}' of {engine} is no release: write it like 0.15.1, or leave it out")
     return tuple(int(number) for number in match.groups(default=0))
 
 

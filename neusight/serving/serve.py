@@ -188,11 +188,6 @@ class SampledPasses:
         return ScaledTimes(times, *factors)
 
     @property
-    def version_spread(self) -> float:
-        """Standard deviation of the log time of all passes together, between versions that people run."""
-        return float(self.seconds @ self.version.spread / self.seconds.sum()) if self.version else 0.0
-
-    @property
     def factors(self) -> tuple[float, float]:
         """Factors to the ends of the 90 % interval of all passes together: what errors they have, they have in common,
         and none is faster than its bound.
@@ -359,7 +354,7 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
         diverges=run.diverges,
         launch=launch_command(deployment),
         warnings=(*replica.decoder.notes, *replica.device.likeness, *_assumptions(deployment, load, run)),
-        assumed=deployment.assumed | in_words(deployment, passes.version_spread),
+        assumed=deployment.assumed | in_words(deployment, abs(found["throughput"][1].get(UNSET, 0.0))),
     )
 
 

@@ -179,7 +179,7 @@ def test_a_rank_that_serves_holds_what_a_rank_that_trains_holds() -> None:
 
 def test_versions_are_numbers() -> None:
     assert server_named("vllm", "v0.7.3").serving.era == "vllm before 0.8"
-    with pytest.raises(ModelError, match="version 'newest' of vllm is no number: write it like"):
+    with pytest.raises(ModelError, match="version 'newest' of vllm is no release: write it like"):
         server_named("vllm", "newest")
 
 

@@ -52,7 +52,8 @@ def test_open_version_is_the_mean_and_wider_than_given_ones_on_average(
 def test_open_version_says_what_it_costs(predictor: Predictor) -> None:
     answer: ServingEstimate = predictor.ask(question_of(LOADS[0]))
     assert answer.doubts[UNSET] > 0.02
-    assert "give --engine-version" in answer.assumed["engine_version"]
+    ends = 100.0 * (exp(1.645 * abs(answer.doubts_of("throughput")[UNSET])) - 1.0)
+    assert answer.assumed["engine_version"].endswith(f"± {ends:.0f} % (give --engine-version)")
 
 
 @pytest.mark.parametrize("words", [{"engine_version": "0.15.1"}, {"engine": "sglang"}], ids=["given", "one era"])
