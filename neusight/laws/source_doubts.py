@@ -13,7 +13,7 @@ from neusight.quick_dataclasses import dataclass
 
 KINDS = {
     "latency": "step", "step": "training", "ttft": "ttft", "tpot": "tpot", "itl": "tpot", "e2e": "throughput",
-    "tokens_per_s": "throughput", "steady_tokens_per_s": "throughput", "gain": "gain",
+    "tokens_per_s": "throughput", "steady_tokens_per_s": "throughput",
 }  # fmt: skip
 """Kinds of figures by the name of a measured column without statistic and milliseconds."""
 
@@ -57,5 +57,3 @@ class SourceDoubts:
     """Rates and whole answers of served models."""
     memory: Components = group(Components, _ROWS)
     """Peak of memory."""
-    gain: Components = group(Components, _ROWS)
-    """Ratio of two answers."""

@@ -83,11 +83,11 @@ def evaluated_rows(lines: pd.DataFrame) -> list[EvaluatedRow]:
 
 
 def kind_of(row: dict[Any, Any]) -> str:
-    """The kind of figure of an evaluated row, a field of ``SourceDoubts``; "" of kernels and energies, whose doubts are
-    fitted to sources and devices that were left out.
+    """The kind of figure of an evaluated row, a field of ``SourceDoubts``; "" of kernels, gains and energies, whose
+    doubts are fitted to sources and devices that were left out.
     """
     quantity = STATISTIC.sub("", row["quantity"], count=1).removesuffix("_ms")
-    if quantity.startswith("peak_") or row.get("metric") == "memory":
+    if quantity.startswith("peak_"):
         return COUNTED
     return "" if row["kind"] == "kernel" else KINDS.get(quantity, "")
 

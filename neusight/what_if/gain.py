@@ -15,7 +15,6 @@ from neusight.estimates import Estimate
 from neusight.estimates.core import MEMORY
 from neusight.executors.costs import NORMAL_90
 from neusight.laws.doubts import Doubts, spread, weighed
-from neusight.laws.fitted import with_sources
 from neusight.questions.what_if import MetricName
 from neusight.serving.estimate import ServingEstimate
 
@@ -68,9 +67,7 @@ class Gain:
         first, second = figure(before, metric), figure(after, metric)
         ratio = second / first if metric == "throughput" else first / second
         beyond = 0.0 if before is after else (OF_MEMORY if metric in MEMORY else OF_TIME).deviation(ratio)
-        kind = "memory" if metric in MEMORY else "gain"
-        stated = {"": hypot(spread(ratio_doubts(before, after, metric)), beyond)}
-        factor = exp(NORMAL_90 * spread(with_sources(stated, kind, metric) if beyond else stated))
+        factor = exp(NORMAL_90 * hypot(spread(ratio_doubts(before, after, metric)), beyond))
         return cls(metric=metric, before=first, after=second, ratio=ratio, low=ratio / factor, high=ratio * factor)
 
     @property
