@@ -20,18 +20,18 @@ SOURCE_SPREADS: Mapping[str, float] = MappingProxyType(
     {"kernel": 0.07, "step": 0.065, "training": 0.05, "ttft": 0.2, "tpot": 0.04, "rate": 0.075, "memory": 0.022}
 )
 """Standard deviations of the log of what one who measures has in common between figures of a kind, beyond what answers
-doubt: host, clocks, versions, way of counting (maximum likelihood over figures of 41 sources and devices, beside the
-doubts of their answers; the two smallest with less weight on sources that constants were fitted to)."""
+doubt: host, clocks, versions, way of counting (assumption: near the likeliest of figures of 41 sources and devices, and
+rounded; a fit with sources left out would tell)."""
 NOISE = 0.05
-"""Standard deviation of the log of a measured figure that no other shares (the same likelihood)."""
+"""Standard deviation of the log of a measured figure that no other shares (assumption: as the above)."""
 SHARED: Mapping[str, float] = MappingProxyType(
     {"source": 0.25, "engine": 0.1, "host": 0.2, "composition": 0.2, "own": 0.2}
 )
 """Share of the variance of a doubt that different questions have in common, by the first word of its key: what an
 engine's times miss differs by model and load, what a source's figures miss by model, load and quantity."""
 OTHERS = 0.6
-"""The same of all other doubts. Found by the score (CRPS) of rows of 58 sources and devices with another row of theirs
-as the only measurement, among values with which intervals hold as often as without (`neusight evaluate --anchored`)."""
+"""The same of all other doubts (assumption: both the best of a few that were tried on scores of rows beside one other
+row of their source, which `neusight evaluate --anchored` prints; the same rows judge them)."""
 _RATES = ("output_tokens_per_s", "steady_output_tokens_per_s")
 _LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _OF = " of "
