@@ -134,9 +134,8 @@ def _rate(costs: Costs, part: KernelPart) -> Figures:
     return flops / costs.latency_s, flops / high, flops / low
 
 
-def _execution(costs: Costs, part: KernelPart) -> Figures:
-    unknown = np.full(len(part.rows), np.nan)
-    return 1e3 * costs.execution_s, unknown, unknown
+def _execution(costs: Costs, _: KernelPart) -> Figures:
+    return tuple(1e3 * (end_s - costs.overhead_s) for end_s in (costs.latency_s, costs.low_s, costs.high_s))
 
 
 KERNEL_FIGURES = {"latency_ms": _latency, "execution_ms": _execution, "power_w": _power, "tflop_per_s": _rate}

@@ -190,6 +190,14 @@ def test_evaluate_asks_questions_of_several_rows_once(
     assert asked == [1, 2, 1, 1, 1]
 
 
+def test_executions_have_the_interval_of_their_kernel_without_its_launch(tmp_path: Path, predictor: Predictor) -> None:
+    GEMMS.head(1).drop(columns="suspect").assign(execution_ms=0.1, recorded=True).to_csv(tmp_path / "mine.csv", index=False)
+    lines = evaluate([tmp_path / "mine.csv"], predictor).tables[0]
+    whole, execution = (lines[lines["quantity"] == name].iloc[0] for name in ("latency_ms", "execution_ms"))
+    assert 0.0 < execution["low"] < execution["predicted"] < execution["high"]
+    assert execution["high"] - execution["predicted"] <= whole["high"] - whole["predicted"]
+
+
 def test_rates_of_lists_are_those_of_the_best_product(tmp_path: Path, predictor: Predictor) -> None:
     sizes = [256, 4096]
     row = {"family": "gemm", "gpu": "l4", "dtype": "float16", "tflop_per_s": 60.0}
