@@ -191,7 +191,8 @@ def test_evaluate_asks_questions_of_several_rows_once(
 
 
 def test_executions_have_the_interval_of_their_kernel_without_its_launch(tmp_path: Path, predictor: Predictor) -> None:
-    GEMMS.head(1).drop(columns="suspect").assign(execution_ms=0.1, recorded=True).to_csv(tmp_path / "mine.csv", index=False)
+    rows = GEMMS.head(1).drop(columns="suspect").assign(execution_ms=0.1, recorded=True)
+    rows.to_csv(tmp_path / "mine.csv", index=False)
     lines = evaluate([tmp_path / "mine.csv"], predictor).tables[0]
     whole, execution = (lines[lines["quantity"] == name].iloc[0] for name in ("latency_ms", "execution_ms"))
     assert 0.0 < execution["low"] < execution["predicted"] < execution["high"]
