@@ -5,7 +5,7 @@ A training run learns its own from kernel names, or takes the one that ships whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -26,7 +26,6 @@ from neusight.executors.gpu.tiling.library import (
     shipped_choice,
     table_of,
 )
-from neusight.kernels import KernelBatch
 from neusight.laws.physics import PRIOR
 from neusight.learn.training_data import DeviceRows
 
@@ -46,19 +45,35 @@ LEARNABLE_ROWS = 50
 
 @dataclass(frozen=True)
 class ObservedTiles:
-    """GEMMs of one device with the index in ``TILES`` of the tile that ran, -1 where it is none of them."""
+    """Products of one device whose tile is known, with its index in ``TILES``."""
 
     device: GpuSpec
-    batch: KernelBatch
+    products: Products
     tile: np.ndarray
 
-    def known(self, op: str) -> np.ndarray:
-        """Positions of an operator's products whose tile is known."""
-        return np.flatnonzero((self.batch["op"] == op) & (self.tile >= 0))
+    @classmethod
+    def of(cls, rows: DeviceRows, op: str) -> ObservedTiles:
+        """The products of an operator among rows of kernels."""
+        tile = tile_index(rows.observed_m, rows.observed_n)
+        known = np.flatnonzero((rows.batch["op"] == op) & (tile >= 0))
+        extents = (rows.batch[name][known].astype(float) for name in ("m", "n", "k", "batch"))
+        return cls(rows.device, Products(*extents), tile[known])
 
-    def products(self, rows: np.ndarray) -> Products:
-        """Extents of some products."""
-        return Products(*(self.batch[name][rows].astype(float) for name in ("m", "n", "k", "batch")))
+    def sample(self, count: int, rng: np.random.Generator) -> ObservedTiles:
+        """At most ``count`` random products, large ones more often."""
+        size = np.prod(self.products, axis=0) ** SIZE_EXPONENT
+        rows = rng.choice(len(size), size=min(count, len(size)), replace=True, p=size / size.sum())
+        return ObservedTiles(self.device, self.products.take(rows), self.tile[rows])
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Names of those whose preferences add up: all libraries, that of the device, its table."""
+        return ANY, self.device.facts.blas_generation, table_of(self.device)
+
+    def hit_rate(self, choice: TileChoice, op: str) -> float:
+        """Share of products whose likeliest tile is the one that ran."""
+        likeliest = tile_index(*choice.pick(op, self.products, self.device, PRIOR))
+        return round(float((likeliest == self.tile).mean()), 4)
 
 
 def tile_index(tile_m: np.ndarray, tile_n: np.ndarray) -> np.ndarray:
@@ -69,11 +84,11 @@ def tile_index(tile_m: np.ndarray, tile_n: np.ndarray) -> np.ndarray:
     return index
 
 
-def fit_choice(observed: Sequence[ObservedTiles], rows_per_device: int = 4000, seed: int = 0) -> TileChoice:
+def fit_choice(rows: Sequence[DeviceRows], rows_per_device: int = 4000, seed: int = 0) -> TileChoice:
     """Fit intercepts and weights; deterministic for a seed.
 
     Args:
-        observed: one entry a device.
+        rows: products, one entry a device.
         rows_per_device: random rows taken of each device and op.
         seed: of that sample.
 
@@ -84,101 +99,51 @@ def fit_choice(observed: Sequence[ObservedTiles], rows_per_device: int = 4000, s
     intercepts: dict[str, np.ndarray] = {}
     weights: dict[str, np.ndarray] = {}
     accuracy: dict[str, float] = {}
-    for op in OPS:
-        groups = [group for d in observed if (group := _sample(d, op, rows_per_device, rng))]
-        if not groups:
-            raise DataError(f"no {op} row has a tile in its kernel name: cannot learn the library's choice")
-        shared, by_table, by_owner = _maximise(groups)
-        weights |= {op: shared} | {f"{table}/{op}": values for table, values in by_table.items()}
-        intercepts |= {f"{owner}/{op}": values for owner, values in by_owner.items()}
     choice = TileChoice(intercepts, weights, accuracy)
-    for d in observed:
-        accuracy |= {f"{d.device.id}/{op}": value for op, value in hit_rates(choice, d).items()}
+    for op in OPS:
+        observed = [own for r in rows if len((own := ObservedTiles.of(r, op)).tile)]
+        if not observed:
+            raise DataError(f"no {op} row has a tile in its kernel name: cannot learn the library's choice")
+        found = _maximise([own.sample(rows_per_device, rng) for own in observed])
+        intercepts |= {f"{owner}/{op}": preferences[0] for owner, preferences in found.items()}
+        weights |= {f"{own.owners[-1]}/{op}": found[own.owners[-1]][1] for own in observed} | {op: found[ANY][1]}
+        accuracy |= {f"{own.device.id}/{op}": own.hit_rate(choice, op) for own in observed}
     return choice
 
 
-def hit_rates(choice: TileChoice, observed: ObservedTiles) -> dict[str, float]:
-    """Share of rows, by op, whose likeliest tile is the one that ran."""
-    rates = {}
-    for op in OPS:
-        if len(rows := observed.known(op)):
-            tile_m, tile_n = choice.pick(op, observed.products(rows), observed.device, PRIOR)
-            rates[op] = round(float((tile_index(tile_m, tile_n) == observed.tile[rows]).mean()), 4)
-    return rates
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """Products of one device: features of every tile, shape (n, tiles, features), and the tile that ran."""
-
-    device: GpuSpec
-    features: np.ndarray
-    tile: np.ndarray
-
-
-def _sample(observed: ObservedTiles, op: str, limit: int, rng: np.random.Generator) -> _Sample | None:
-    rows = observed.known(op)
-    if not len(rows):
-        return None
-    size = np.prod([observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k")], axis=0) ** SIZE_EXPONENT
-    rows = rng.choice(rows, size=min(limit, len(rows)), replace=True, p=size / size.sum())
-    features = np.stack(choice_features(observed.products(rows), observed.device), axis=-1)
-    return _Sample(observed.device, features.transpose(1, 0, 2), observed.tile[rows])
-
-
-def _maximise(
-    samples: Sequence[_Sample],
-) -> tuple[np.ndarray, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
-    """Weights that all devices of an op share, those of each table, and intercepts by library, by table and of ``ANY``,
-    that maximise the penalised likelihood.
-    """
+def _maximise(samples: Sequence[ObservedTiles]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Intercepts and weights of each owner that maximise the penalised likelihood, what its elders add included."""
     import torch
 
-    features = torch.tensor(np.concatenate([s.features for s in samples]), dtype=torch.float32)
-    tiles = torch.tensor(np.concatenate([s.tile for s in samples]))
-    libraries, library = _numbered([s.device.facts.blas_generation for s in samples], samples)
-    tables, table = _numbered([table_of(s.device) for s in samples], samples)
-    weights, shared = (torch.zeros(size, requires_grad=True) for size in (len(FEATURES), len(TILES)))
-    of_library, of_table = (torch.zeros(len(n), len(TILES), requires_grad=True) for n in (libraries, tables))
-    # A library that takes one tile for all products and one that minimises cost weigh cost differently.
-    own_weights = torch.zeros(len(tables), len(FEATURES), requires_grad=True)
+    owners = list(dict.fromkeys(owner for own in samples for owner in enumerate(own.owners)))
+    # A table that takes one tile for all products and one that minimises cost weigh cost differently; libraries do not.
+    weighing = torch.tensor([float(depth != 1) for depth, _ in owners])[:, None]
+    penalty = torch.tensor([OWN_PENALTY if depth else PENALTY for depth, _ in owners])[:, None]
+    elders = [[float(own.owners[depth] == name) for depth, name in owners] for own in samples]
+    member = torch.tensor(np.repeat(elders, [len(own.tile) for own in samples], axis=0), dtype=torch.float32)
+    costs = [np.stack(choice_features(own.products, own.device), axis=-1) for own in samples]
+    features = torch.tensor(np.concatenate(costs, axis=1), dtype=torch.float32)
+    tiles = torch.tensor(np.concatenate([own.tile for own in samples]))
+    added, weights = (torch.zeros(len(owners), size, requires_grad=True) for size in (len(TILES), len(FEATURES)))
     # The likelihood is concave, so that a quasi-Newton method needs few steps and no schedule.
-    optimizer = torch.optim.LBFGS(
-        [weights, shared, of_library, of_table, own_weights], max_iter=STEPS, line_search_fn="strong_wolfe"
-    )
+    optimizer = torch.optim.LBFGS([added, weights], max_iter=STEPS, line_search_fn="strong_wolfe")
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
-        weighted = torch.einsum("ntf,nf->nt", features, weights + own_weights[table])
-        scores = shared + of_library[library] + of_table[table] + weighted
-        free = (weights**2).sum() + (shared**2).sum()
-        own = (of_library**2).sum() + (of_table**2).sum() + (own_weights**2).sum()
-        total = torch.nn.functional.cross_entropy(scores, tiles) + PENALTY * free + OWN_PENALTY * own
+        scores = member @ added + torch.einsum("tnf,nf->nt", features, member @ (weighing * weights))
+        total = torch.nn.functional.cross_entropy(scores, tiles)
+        total += (penalty * added**2).sum() + (penalty * weights**2).sum()
         total.backward()
         return total
 
     with one_thread():
         optimizer.step(loss)
-    values = {ANY: shared}
-    values |= {name: shared + of_library[i] for i, name in enumerate(libraries)}
-    for s in samples:
-        i, j = libraries.index(s.device.facts.blas_generation), tables.index(table_of(s.device))
-        values[table_of(s.device)] = shared + of_library[i] + of_table[j]
-    by_table = {name: _array(weights + own_weights[j]) for j, name in enumerate(tables)}
-    return _array(weights), by_table, {name: _array(value) for name, value in values.items()}
-
-
-def _numbered(owners: Sequence[str], samples: Sequence[_Sample]) -> tuple[list[str], torch.Tensor]:
-    """The distinct owners of samples, and the number of its owner for each row."""
-    import torch
-
-    names = sorted(set(owners))
-    rows = [names.index(owner) for owner, s in zip(owners, samples, strict=True) for _ in s.tile]
-    return names, torch.tensor(rows)
-
-
-def _array(values: torch.Tensor) -> np.ndarray:
-    return values.detach().numpy().astype(float)
+    found = {}
+    for own in samples:
+        rows = [owners.index(owner) for owner in enumerate(own.owners)]
+        sums = (values[rows].cumsum(dim=0).detach().numpy().astype(float) for values in (added, weights))
+        found |= dict(zip(own.owners, zip(*sums, strict=True), strict=True))
+    return found
 
 
 def choices_without(rows: Sequence[DeviceRows], seed: int) -> Callable[[frozenset[str]], TileChoice]:
@@ -192,12 +157,8 @@ def choices_without(rows: Sequence[DeviceRows], seed: int) -> Callable[[frozense
 
     @cache
     def without(gpus: frozenset[str]) -> TileChoice:
-        return _learned([r for r in learnable if r.device.id not in gpus] or learnable, seed)
+        others = [r for r in learnable if r.device.id not in gpus] or learnable
+        known = [sum(len(ObservedTiles.of(r, op).tile) for r in others) for op in OPS]
+        return fit_choice(others, seed=seed) if min(known) >= LEARNABLE_ROWS else shipped_choice()
 
     return without
-
-
-def _learned(rows: Sequence[DeviceRows], seed: int) -> TileChoice:
-    observed = [ObservedTiles(r.device, r.batch, tile_index(r.observed_m, r.observed_n)) for r in rows]
-    known = [sum(len(o.known(op)) for o in observed) for op in OPS]
-    return fit_choice(observed, seed=seed) if min(known) >= LEARNABLE_ROWS else shipped_choice()

@@ -19,8 +19,11 @@ from neusight.executors.gpu.tiling.library import (
     least_cost_tile,
     shipped_choice,
 )
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 from neusight.laws.fitted import shipped_physics
-from neusight.learn.tile_choice import ObservedTiles, fit_choice, hit_rates, tile_index
+from neusight.learn.tile_choice import ObservedTiles, fit_choice, tile_index
+from neusight.learn.training_data import DeviceRows
 
 PHYSICS = shipped_physics().physics
 
@@ -128,13 +131,27 @@ def test_a_choice_without_a_part_is_refused(tmp_path: Path, subtests: pytest.Sub
                 TileChoice.load(path)
 
 
-def planted(gpu: str, seed: int, flipped: bool = False) -> ObservedTiles:
+def ran(gpu: str, batch: KernelBatch, tile: np.ndarray) -> DeviceRows:
+    """Products of a GPU with the tiles of their kernels' names, by index; -1: the name tells none."""
+    size, unknown = len(batch), np.full(len(batch), np.nan)
+    height, width = np.vstack([TILES, [np.nan, np.nan]])[tile].T
+    split = np.full(size, "")
+    return DeviceRows(
+        load_device(gpu), batch, unknown, unknown, split, height, width, np.arange(size), Conditions.of(size)
+    )
+
+
+def hit_rates(choice: TileChoice, rows: DeviceRows) -> dict[str, float]:
+    return {op: ObservedTiles.of(rows, op).hit_rate(choice, op) for op in ("linear", "bmm")}
+
+
+def planted(gpu: str, seed: int, flipped: bool = False) -> DeviceRows:
     """GEMMs of which deep ones ran 128x128 tiles and shallow ones 32x32, or the reverse; some rows without a tile."""
     batch = gemms(np.random.default_rng(seed), 300)
     wide = np.minimum(batch["m"], batch["n"]) >= 200
     tiles = np.where(wide != flipped, LARGE, SMALL)
     tiles[::7] = -1
-    return ObservedTiles(load_device(gpu), batch, tiles)
+    return ran(gpu, batch, tiles)
 
 
 def test_fit_learns_a_planted_preference_and_carries_it_to_a_device_never_seen() -> None:
@@ -151,7 +168,7 @@ def test_fit_follows_what_ran_and_no_idea_of_its_own() -> None:
     # A library that always runs one tile is learned to do so, whatever the tile costs.
     always = planted("a100-pcie-40gb", 2)
     odd = TILES.index((32, 128))
-    choice = fit_choice([ObservedTiles(always.device, always.batch, np.full(300, odd))], rows_per_device=300)
+    choice = fit_choice([ran(always.device.id, always.batch, np.full(300, odd))], rows_per_device=300)
     m, n = choice.pick("linear", shapes(), load_device("a100-pcie-80gb"), PHYSICS)
     assert set(zip(m, n, strict=True)) == {(32, 128)}
 
@@ -170,7 +187,7 @@ def test_other_compute_capabilities_take_the_tile_of_least_cost() -> None:
 def test_preferences_for_bmm_carry_over_to_other_capabilities_where_they_cost_little() -> None:
     odd = TILES.index((64, 128))
     always = planted("a100-pcie-40gb", 2)
-    choice = fit_choice([ObservedTiles(always.device, always.batch, np.full(300, odd))], rows_per_device=300)
+    choice = fit_choice([ran(always.device.id, always.batch, np.full(300, odd))], rows_per_device=300)
     one, other = np.ones(1), load_device("t4")
     picked = choice.pick("bmm", Products(1024 * one, 1024 * one, 512 * one, 64 * one), other, PHYSICS)
     assert (float(picked[0][0]), float(picked[1][0])) == (64, 128)
@@ -199,7 +216,7 @@ def test_libraries_never_seen_take_what_all_share() -> None:
 def test_no_row_with_a_tile_is_an_error() -> None:
     nothing = planted("t4", 1)
     with pytest.raises(DataError, match="no linear row has a tile"):
-        fit_choice([ObservedTiles(nothing.device, nothing.batch, np.full(300, -1))])
+        fit_choice([ran(nothing.device.id, nothing.batch, np.full(300, -1))])
 
 
 def test_libraries_that_take_one_tile_leave_others_their_costs() -> None:
@@ -209,7 +226,7 @@ def test_libraries_that_take_one_tile_leave_others_their_costs() -> None:
     devices = [load_device(gpu) for gpu in ("a100-pcie-40gb", "h100-sxm-80gb")]
     cost = choice_features(extents, devices[1])[FEATURES.index("log_whole_cost")]
     tiles = (np.full(600, LARGE), np.argmin(cost, axis=0))
-    observed = [ObservedTiles(device, batch, tile) for device, tile in zip(devices, tiles, strict=True)]
+    observed = [ran(device.id, batch, tile) for device, tile in zip(devices, tiles, strict=True)]
     choice = fit_choice(observed)
     for device in observed:
         assert min(hit_rates(choice, device).values()) > 0.8
