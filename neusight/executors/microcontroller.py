@@ -17,7 +17,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import GEMM_FAMILIES, TINY_S
-from neusight.laws.fitted import FittedMicrocontrollers, shipped_microcontrollers
+from neusight.laws.fitted import FittedMicrocontrollers, shipped
 from neusight.laws.integer_kernels import active_power_w, kernel_cycles
 
 SOURCE = "integer kernels"
@@ -86,4 +86,4 @@ class MicrocontrollerPredictor:
 
 def load(tile_models: Path | None = None, calibrations: Path | None = None) -> MicrocontrollerPredictor:
     """The executor of microcontrollers with the constants beside the tile models; calibrations know none."""
-    return MicrocontrollerPredictor(fitted=shipped_microcontrollers(tile_models))
+    return MicrocontrollerPredictor(fitted=shipped(FittedMicrocontrollers, tile_models))

@@ -14,7 +14,7 @@ import numpy as np
 
 from neusight.quick_dataclasses import dataclass
 
-Scale = Literal["log", "linear", "share"]
+Scale = Literal["log", "linear", "share", "count"]
 T = TypeVar("T")
 UNITS = {
     "bytes_per_s": "B/s", "bytes_per_cycle": "B/cycle", "pj_per_byte": "pJ/B", "pj_per_flop": "pJ/FLOP",
@@ -27,7 +27,7 @@ UNITS = {
 @dataclass(frozen=True)
 class Prior:
     """What is known of a constant before any kernel is looked at: a normal distribution of it, of its logarithm, or of
-    the logit of a share.
+    the logit of a share; a count is such a number rounded.
 
     ``spread`` is the standard deviation on ``scale``; ``why`` names the paper, the datasheet or the measurement that
     the value comes from, or says that it is a guess of the magnitude, which then is a wide one.
@@ -46,7 +46,8 @@ def constant(value: float, spread: float, why: str, scale: Scale = "log", moved_
         value: centre of the prior, and the value until it is fitted.
         spread: standard deviation of the prior: of the logarithm, or with ``scale`` "linear" of the value itself.
         why: where the prior comes from.
-        scale: "log" for what is positive, "share" for a share of something, which never is above 1.
+        scale: "log" for what is positive, "share" for a share of something, which never is above 1, "count" for a
+            whole number, 1 or more, of which a fit tries its neighbours.
         moved_by: rows that would move it, where those that would move its group do not.
     """
     rows = {"moved_by": moved_by} if moved_by else {}
@@ -108,6 +109,8 @@ def decode(prior: Prior, place: float) -> float:
     """The inverse of ``encode``."""
     if prior.scale == "share":
         return float(1.0 / (1.0 + np.exp(-place)))
+    if prior.scale == "count":
+        return float(max(1.0, np.rint(place)))
     return float(np.exp(place)) if prior.scale == "log" else place
 
 

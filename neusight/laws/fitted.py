@@ -256,19 +256,9 @@ def with_sources(doubts: Doubts, kind: str, what: str) -> dict[str, float]:
     return known.beside(doubts, kind, what)
 
 
-def shipped_microcontrollers(directory: Path | None = None) -> FittedMicrocontrollers:
-    """See ``shipped``."""
-    return shipped(FittedMicrocontrollers, directory)
-
-
 def shipped_boards(directory: Path | None = None) -> FittedBoards:
     """See ``shipped``."""
     return shipped(FittedBoards, directory)
-
-
-def shipped_arrays(directory: Path | None = None) -> FittedArrays:
-    """See ``shipped``."""
-    return shipped(FittedArrays, directory)
 
 
 def shipped_links(directory: Path | None = None) -> FittedLinks:

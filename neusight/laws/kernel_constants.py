@@ -236,6 +236,6 @@ class StreamConstants:
     )
     """Latency of DRAM [s] while others use it."""
     channel_loads: float = constant(
-        2.0, 0.5, "guess: of one tensor or more", moved_by="batch normalisation in training in NCHW, by size of images"
+        2.0, 1.0, "guess: of one tensor or more", "count", "batch normalisation in training in NCHW, by size of images"
     )
     """Loads that a thread of cuDNN's batch normalisation in training has under way."""

@@ -215,7 +215,7 @@ class Matrix:
         moved_by="large products by cluster size, on Hopper and datacentre Blackwell",
     )
     """By which each doubling of the blocks of a cluster lessens what crosses their ports."""
-    blocks_of_sm: float = constant(2.0, 0.3, "the registers of an SM hold two blocks of 128x128 accumulators")
+    blocks_of_sm: float = constant(2.0, 0.6, "the registers of an SM hold two blocks of 128x128 accumulators", "count")
     """Blocks of small tiles that share an SM, and wait for memory at a time."""
     idle_rounds: float = constant(
         1.5, 0.3, "grids of measured kernels", moved_by="names and grids of products with few tiles and a long extent"

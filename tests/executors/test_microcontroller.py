@@ -15,7 +15,7 @@ from neusight.errors import DeviceError
 from neusight.executors import Options, load_executor
 from neusight.kernels import KernelBatch
 from neusight.kernels.families import Conv2d, Gemm
-from neusight.laws.fitted import shipped_microcontrollers
+from neusight.laws.fitted import FittedMicrocontrollers, shipped
 from neusight.laws.integer_kernels import PRIOR, active_power_w, kernel_cycles
 from neusight.learn.evidence import FitOptions
 from neusight.learn.microcontrollers import MICROCONTROLLERS
@@ -91,7 +91,7 @@ def test_weights_lie_in_flash_and_all_else_in_sram(predictor: Predictor) -> None
 
 def test_energy_is_power_times_time(predictor: Predictor) -> None:
     step, device = predictor.estimate("mlperf-tiny-kws", "nucleo-f446re"), board("nucleo-f446re")
-    drawn_w = active_power_w(device, shipped_microcontrollers().physics)
+    drawn_w = active_power_w(device, shipped(FittedMicrocontrollers).physics)
     assert step.board_energy is not None
     assert step.board_energy.low_j < step.board_energy.expected_j < step.board_energy.high_j
     assert step.board_energy.expected_j == pytest.approx(drawn_w * step.latency_s, rel=0.05)
@@ -125,5 +125,5 @@ def test_a_board_of_ones_own_answers_or_names_what_it_lacks(tmp_path: Path, pred
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the measured data are not here")
 def test_constants_that_ship_are_those_of_the_tables() -> None:
-    fitted, shipped = MICROCONTROLLERS.fitted(FitOptions(data=DATA)), shipped_microcontrollers()
-    assert fitted.values == pytest.approx(shipped.values, rel=1e-3)
+    fitted, known = MICROCONTROLLERS.fitted(FitOptions(data=DATA)), shipped(FittedMicrocontrollers)
+    assert fitted.values == pytest.approx(known.values, rel=1e-3)

@@ -19,7 +19,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
 from neusight.laws.array_constants import PRIOR
-from neusight.laws.fitted import shipped_arrays
+from neusight.laws.fitted import FittedArrays, shipped
 
 V4 = load_device("tpu-v4")
 FIGURES = ("dram_bandwidth=2400 GB/s", "array_count=16", "clock=2100 MHz", "on_chip_capacity=320 MiB")
@@ -203,7 +203,7 @@ def test_attention_of_single_queries_is_no_slower_than_on_vector_units() -> None
     shape = {"heads": 32, "kv_heads": 32, "head_dim": 128, "q_len": 1, "kv_len": 192, "batch": 1000}
     batch = KernelBatch.from_columns("attention", causal=True, dtype="bfloat16", kv_dtype="", **shape)
     device = array("gaudi2")
-    physics = shipped_arrays().physics
+    physics = shipped(FittedArrays).physics
     on_vectors_s = work_of(batch).flops / physics.vectors.share / vector_ops_per_s(device)
     assert times_of(batch, device, physics).arrays_s[0] <= on_vectors_s[0]
 
@@ -224,7 +224,7 @@ def test_only_rows_that_lie_across_lanes_are_summed_across_them() -> None:
         "row_reduction", op="softmax", dtype="bfloat16", rows=[4096], cols=[128], read_bytes=[2**20],
         write_bytes=[2**20], flops=[4096 * 128 * 5],
     )  # fmt: skip
-    physics = shipped_arrays().physics
+    physics = shipped(FittedArrays).physics
     lanes = {n: times_of(rows, replace_lanes(n), physics).vectors_s[0] for n in (1, 16, 128)}
     steps = physics.vectors.row_ops * 4096 / vector_ops_per_s(V4)
     assert lanes[128] - lanes[1] == pytest.approx(steps)

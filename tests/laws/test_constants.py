@@ -22,6 +22,7 @@ from neusight.laws.constants import (
     values,
     with_values,
 )
+from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import PRIOR
 
 
@@ -103,3 +104,11 @@ def test_every_constant_of_physics_says_where_it_comes_from(subtests: pytest.Sub
             assert prior.scale == "linear" or prior.value > 0
             # What is no more than a guess is none of a few percent.
             assert not prior.why.startswith("guess") or prior.spread >= 0.1
+
+
+def test_counts_are_whole_wherever_a_fit_looks() -> None:
+    count = Prior(2.0, 0.6, "", "count")
+    assert [decode(count, place) for place in (-3.0, 1.4, 1.9992, 2.6)] == [1.0, 1.0, 2.0, 3.0]
+    shipped, known = values(shipped_physics().physics), priors(PRIOR)
+    counts = {name: shipped[name] for name, prior in known.items() if prior.scale == "count"}
+    assert counts and all(value == round(value) for value in counts.values())

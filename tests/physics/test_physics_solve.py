@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from neusight.laws.constants import Prior, decode
 from neusight.learn.physics.solve import (
     NOISE,
     USUAL_COUNT,
@@ -147,6 +148,19 @@ def test_likeliest_finds_the_spread_of_normal_errors() -> None:
     errors = np.random.default_rng(5).normal(0, 0.3, 400)
     (spread,) = likeliest(lambda s: len(errors) * np.log(s[0]) + (errors**2).sum() / (2 * s[0] ** 2), [5.0])
     assert spread == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-3)
+
+
+def test_solve_seeks_counts_over_whole_numbers() -> None:
+    """Rounds of a few tiles each, so many at a time: 2 expected, 3 true."""
+    tiles, count = np.arange(1.0, 41.0), Prior(2.0, 1.0, "", "count")
+
+    def rounds(place: np.ndarray) -> np.ndarray:
+        return np.log(np.ceil(tiles / decode(count, place[0])))
+
+    prior = {"centre": np.array([2.0]), "spread": np.array([1.0])}
+    found = solve_alone(rounds(np.array([3.0])), rounds, prior, noise=0.1)
+    assert decode(count, found.place[0]) == 3.0
+    assert found.deviation[0] < 0.5
 
 
 def test_constant_that_choices_alone_depend_on_is_sought() -> None:

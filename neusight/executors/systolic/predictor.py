@@ -18,7 +18,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import element_bytes, work_of
 from neusight.laws.board_power import EnergyUse, array_energy
 from neusight.laws.bounds import bound_of
-from neusight.laws.fitted import FittedArrays, shipped_arrays, shipped_boards
+from neusight.laws.fitted import FittedArrays, shipped, shipped_boards
 
 SOURCE = "arrays"
 UNKNOWN_SPREAD = 0.2
@@ -95,4 +95,4 @@ def _energy(batch: KernelBatch, device: SystolicSpec) -> EnergyUse:
 
 def load(tile_models: Path | None = None, calibrations: Path | None = None) -> ArrayPredictor:
     """The executor of systolic accelerators with the constants beside the tile models; calibrations know none."""
-    return ArrayPredictor(shipped_arrays(tile_models))
+    return ArrayPredictor(shipped(FittedArrays, tile_models))

@@ -286,10 +286,10 @@ def _sought(
         at, curvature = home if loss_of(home) <= loss_of(at) else at, own**-2.0
         for share in shares:
             moves = [at.moved(constant, at.constants[constant] + end * share * own, evaluate) for end in (-1.0, 1.0)]
-            ends, middle = [loss_of(move) for move in moves], loss_of(at)
-            curvature = max((sum(ends) - 2.0 * middle) / 2.0 / (share * own) ** 2, own**-2.0)
             if all(np.array_equal(move.predicted, at.predicted) for move in moves):
                 break
+            ends, middle = [loss_of(move) for move in moves], loss_of(at)
+            curvature = max((sum(ends) - 2.0 * middle) / 2.0 / (share * own) ** 2, own**-2.0)
             at = moves[int(np.argmin(ends))] if min(ends) < middle else at
         deviation.append(curvature**-0.5)
     return at, np.array(deviation)
