@@ -111,7 +111,7 @@ def fit_choice(rows: Sequence[DeviceRows], rows_per_device: int = 4000, seed: in
     return choice
 
 
-def _maximise(samples: Sequence[ObservedTiles]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _maximise(samples: Sequence[ObservedTiles]) -> dict[str, tuple[np.ndarray, ...]]:
     """Intercepts and weights of each owner that maximise the penalised likelihood, what its elders add included."""
     import torch
 
@@ -138,7 +138,7 @@ def _maximise(samples: Sequence[ObservedTiles]) -> dict[str, tuple[np.ndarray, n
 
     with one_thread():
         optimizer.step(loss)
-    found = {}
+    found: dict[str, tuple[np.ndarray, ...]] = {}
     for own in samples:
         rows = [owners.index(owner) for owner in enumerate(own.owners)]
         sums = (values[rows].cumsum(dim=0).detach().numpy().astype(float) for values in (added, weights))
