@@ -74,6 +74,8 @@ def train(options: TrainTarget) -> None:
 
     - `neusight train --against gbm,linear --fold-rows 1000 --out ./compared`, then `neusight tile-models list
     --tile-models ./compared`: what each way of learning adds to physics
+
+    - `neusight train --models tensordash --out ./mine`: on passes that are simulated, in some minutes
     """
     from neusight.laws.fitted import FittedPhysics
     from neusight.learn.training import TrainOptions

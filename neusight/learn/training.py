@@ -51,6 +51,8 @@ from neusight.learn.folds import (
     with_kin,
 )
 from neusight.learn.physics.fit import read_physics, solve_physics
+from neusight.learn.tensordash.train import NAME as TENSORDASH
+from neusight.learn.tensordash.train import train_tensordash
 from neusight.learn.tile_choice import choices_without
 from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, thinned
 from neusight.learn.training_sets import Knowledge, group_names, launch_floors, training_set
@@ -108,7 +110,7 @@ class TrainOptions:
 
 
 def train(options: TrainOptions, report: Report | None = None) -> dict[str, Artifact]:
-    """Train one tile model a family and write it to ``options.out / family``.
+    """Train one tile model a family and write it to ``options.out / family``; that of TensorDash on simulated passes.
 
     Finished folds are kept in ``out/.training`` and taken up by ``resume``; a folder of ``out`` is replaced only by a
     complete artifact, so that an interruption loses at most the fold in progress.
@@ -119,6 +121,10 @@ def train(options: TrainOptions, report: Report | None = None) -> dict[str, Arti
     Raises:
         DataError: no rows, or an unusable file. ArtifactError: an unknown backend or contract.
     """
+    if TENSORDASH in options.models:
+        simulated = {TENSORDASH: train_tensordash(options.out, options.seed, report=report)}
+        others = tuple(model for model in options.models if model != TENSORDASH)
+        return simulated | (train(replace(options, models=others), report) if others else {})
     for model in options.models:
         load_contract(model)
     whole = load_corpus(options.files, options.gpus, options.hold_out)

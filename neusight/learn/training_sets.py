@@ -20,6 +20,7 @@ from neusight.executors.gpu.tiling import TileChoice
 from neusight.kernels.work import by_distinct, work_of
 from neusight.laws.bounds import bound_of
 from neusight.laws.physics import Physics
+from neusight.learn.evidence import group_weights
 from neusight.learn.training_data import DeviceRows
 
 FLOOR_ROWS = 20
@@ -102,13 +103,10 @@ def added_floors(r: DeviceRows, s: Situation, known: Knowledge) -> np.ndarray:
 
 
 def _balanced(weight: np.ndarray, groups: np.ndarray, split: np.ndarray) -> np.ndarray:
-    out = np.zeros(len(weight))
-    for group in np.unique(groups):
-        for part in np.unique(split):
-            mask = (groups == group) & (split == part)
-            if weight[mask].sum() > 0:
-                out[mask] = weight[mask] / weight[mask].sum() * np.sqrt(mask.sum())
-    return out / out.sum()
+    """Weights, of sum 1, by which each group of a split counts with the root of its number of rows."""
+    number = np.unique(np.char.add(groups.astype(str), split.astype(str)), return_inverse=True)[1]
+    balanced = group_weights(number, 1.0, weight) * np.sqrt(np.bincount(number))[number]
+    return np.asarray(balanced / balanced.sum())
 
 
 def launch_floors(rows: Sequence[DeviceRows]) -> dict[str, float]:

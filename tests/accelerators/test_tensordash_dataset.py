@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from neusight.errors import DataError
 from neusight.executors.tensordash.masks import filled_slots, random_mask
 from neusight.executors.tensordash.schedule import schedule_passes
 from neusight.executors.tensordash.tile_model import load_tile_model
@@ -13,17 +14,17 @@ from neusight.learn.tensordash import dataset as dataset_module
 from neusight.learn.tensordash.dataset import (
     NAME,
     PARTS,
-    PassPart,
     TileRanges,
     draws_of,
     make_dataset,
     simulate_passes,
 )
-from neusight.learn.tensordash.train import main, train
+from neusight.learn.tensordash.train import train_tensordash
+from neusight.learn.training import TrainOptions, train
 from neusight.measured.manifest import find_description
 
-SMALL = TileRanges(max_length=12, max_streams=6, rows=(1, 2, 4))
-TWO = (PassPart("whole", 40, SMALL), PassPart("short", 16, TileRanges(max_length=4, max_streams=4)))
+SMALL = TileRanges(count=40, max_length=12, max_streams=6, rows=(1, 2, 4))
+TWO = {"whole": SMALL, "short": TileRanges(count=16, max_length=4, max_streams=4)}
 
 
 @pytest.fixture(autouse=True)
@@ -78,23 +79,23 @@ def test_parts_differ_in_seed(made: Path) -> None:
 
 def test_training_from_nothing_writes_a_model_that_loads(made: Path, tmp_path: Path) -> None:
     quick = {"epochs": 1, "hidden": 8, "members": 1}
-    first = train(tmp_path / "out", tmp_path, 3, TWO, quick)
-    second = train(tmp_path / "again", tmp_path, 3, TWO, quick)
+    first = train_tensordash(tmp_path / "out", 3, TWO, quick)
+    second = train_tensordash(tmp_path / "again", 3, TWO, quick)
     assert first.manifest == second.manifest
-    assert first.manifest.metrics["held_out_rows"] == 7
+    assert first.manifest.data["rows"] == 49
+    (errors,) = first.manifest.metrics["own"].values()
+    assert errors["short"] > 0 and any(name.startswith("whole, zeros by ") for name in errors)
     assert load_tile_model(tmp_path / "out" / "tensordash").manifest == first.manifest
 
 
-def test_the_command_reports_an_error_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--out", str(tmp_path), "--seed", "-1"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
+def test_train_makes_the_passes_of_tensordash_without_any_table(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^count, seed and start are 0 or more, not 16, -100 and 0$"):
+        train(TrainOptions(files=(), out=tmp_path, models=("tensordash",), seed=-1))
 
 
 def test_the_committed_manifest_describes_what_the_model_was_trained_on() -> None:
     manifest, trained = find_description(NAME), load_tile_model().manifest
     hashes = {f.path: f.sha256 for f in manifest.files if f.path.endswith(".parquet")}
     assert hashes == trained.data["sha256"]
-    assert manifest.rows == sum(part.count for part in PARTS)
-    assert {f.path.split("/")[-1].rsplit("-", 1)[0] for f in manifest.files if f.rows} == {p.name for p in PARTS}
+    assert manifest.rows == sum(ranges.count for ranges in PARTS.values())
+    assert {f.path.split("/")[-1].rsplit("-", 1)[0] for f in manifest.files if f.rows} == PARTS.keys()

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.devices import load_gpu
+from neusight.devices import gpu_of
 from neusight.devices.spec import GpuSpec
-from neusight.errors import DataError, NeusightError
+from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import answering_model, law_names
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features.situation import situate
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
-from neusight.kernels.conditions import Conditions
-from neusight.laws.bounds import peak_flops_per_s
+from neusight.kernels.work import work_of
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
@@ -30,25 +29,23 @@ from neusight.learn.evidence import FitOptions, sample, source_of
 from neusight.learn.physics.problem import KernelMeasurements
 from neusight.learn.training_data import Corpus, DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors
-from neusight.measured import KernelPart, kernel_part, read_table
+from neusight.measured import KernelPart, MeasuredTable, read_table
 from neusight.measured.folder import (
     alike,
-    device_in,
     is_of_lone_launches,
     kernel_files,
     states_rates,
     suspected,
+    table_parts,
     timings_of,
 )
-from neusight.measured.kernels import PRODUCTS
+from neusight.measured.kernels import Skip, computed_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
 USUAL_EXTENT = 3072
 """Middle of the sizes 1024 to 10240 of which one best figure is told, as powers go."""
-BURST = 3.0
-"""Products that run before a rest (assumption)."""
 RATE_WEIGHT = 2.0
 """Rows that a device and dtype counts as: one figure, whose submitters differ by up to 18 %."""
 MOST_SUSPECT = 0.05
@@ -97,7 +94,7 @@ class ObservationReader:
     def tables(self, *, lone: bool = False) -> list[Path]:
         """Tables of kernels with times that were measured: those of lone launches, or the others."""
         out = self.options.hold_out
-        files = kernel_files(self.options.data, lambda family, gpu: family != "collective" and gpu not in out)
+        files = kernel_files(self.options.data, lambda family, gpu: family != "collective" and gpu not in out, GpuSpec)
         return [file for file in files if not states_rates(file) and is_of_lone_launches(file) == lone]
 
     def observe(self, report: Report | None = None) -> list[ProblemPart]:
@@ -118,33 +115,36 @@ class ObservationReader:
         return parts
 
     def _of_file(self, path: Path) -> Iterator[ProblemPart]:
-        frame = read_table(path).frame
-        frame = frame[~frame["gpu"].isin(self.options.hold_out)]
+        table, source = read_table(path), source_of(path)
+        frame = table.frame[~table.frame["gpu"].isin(self.options.hold_out)]
         faults = _faults(frame)
         self.skipped.update({reason: int(faulty.sum()) for reason, faulty in faults.items() if faulty.any()})
         frame = frame[~np.any(list(faults.values()), axis=0)]
-        for rows in alike(frame):
-            first = frame.iloc[rows[0]]
-            device, family = device_in(path, first["gpu"]), first["family"]
-            if not isinstance(device, GpuSpec):
-                self.skipped[f"of devices of kind {device.kind}"] += len(rows)
-                continue
-            try:
-                part = kernel_part(frame, device, family, rows[self._sample(len(rows))])
-                peak_flops_per_s(device, str(part.batch["dtype"][0]), product=family in PRODUCTS)
-            except NeusightError as error:
-                self.skipped[str(error)] += len(rows)
-            else:
-                latency_s = 1e-3 * frame["latency_ms"].to_numpy(dtype=float)[part.rows]
-                for law, chosen in by_law(part.batch, device):
+        sampled = [self._sample(rows) for rows in alike(frame)]
+        group = np.repeat(np.arange(len(sampled)), [len(rows) for rows in sampled])
+        frame = frame.iloc[np.concatenate([np.zeros(0, dtype=int), *sampled])]
+        latency_s = 1e-3 * frame["latency_ms"].to_numpy(dtype=float)
+        for part in self._on_gpus(replace(table, frame=frame)):
+            for number in np.unique(group[part.rows]):
+                similar = part.take(group[part.rows] == number)
+                for law, chosen in by_law(similar.batch, gpu_of(part.device)):
                     if law:
-                        own = part.take(chosen)
-                        kind = kind_of(law, own.batch)
-                        yield ProblemPart.of(own, latency_s[chosen], kind=kind, source=source_of(path))
+                        own = similar.take(chosen)
+                        yield ProblemPart.of(own, latency_s[own.rows], kind=kind_of(law, own.batch), source=source)
 
-    def _sample(self, rows: int) -> np.ndarray:
-        """Which of so many rows are kept, in their order."""
-        return sample(rows, self.options.each, self.options.seed)
+    def _on_gpus(self, table: MeasuredTable) -> Iterator[KernelPart]:
+        """Kernels of GPUs in dtypes that these compute in; others are counted."""
+        unread: list[Skip] = []
+        for part in table_parts(table, unread):
+            if isinstance(part.device, GpuSpec):
+                yield part.take(computed_rows(part, unread))
+            else:
+                unread.append((f"of devices of kind {part.device.kind}", part.rows))
+        self.skipped.update(Counter(reason for reason, rows in unread for _ in rows))
+
+    def _sample(self, rows: np.ndarray) -> np.ndarray:
+        """Those of some positions that are kept, in their order."""
+        return rows[sample(len(rows), self.options.each, self.options.seed)]
 
     def lanes(self) -> list[ProblemPart]:
         """Kernels of all tables of lone launches; see ``lanes_of``."""
@@ -161,8 +161,7 @@ class ObservationReader:
             for rows in devices:
                 floor_s, kinds = row_floors(rows, floors), _kinds(rows)
                 for kind in sorted(set(kinds)):
-                    mine = np.flatnonzero(kinds == kind)
-                    mine = mine[self._sample(len(mine))]
+                    mine = self._sample(np.flatnonzero(kinds == kind))
                     own = rows.take(mine)
                     parts.append(ProblemPart.of(own, own.latency_s, kind=kind, floor_s=floor_s[mine], source=source))
         return parts
@@ -173,22 +172,29 @@ class ObservationReader:
         """
         import pandas as pd
 
-        folder = self.options.data
+        folder, skipped = self.options.data, self.skipped
         files = [*filter(states_rates, (*folder.glob("kernels/*.parquet"), *folder.glob("rates/*.parquet")))]
         if not files:
             return []
-        rows = pd.concat([read_table(file).frame for file in files], ignore_index=True).sort_values("row")
+        tables, source = [read_table(file) for file in files], source_of(files[0])
+        rows = pd.concat([table.frame for table in tables], ignore_index=True).sort_values("row")
         shared = suspected(rows, "shared_power")
-        self.skipped.update({"rates of boards that share their power limit": int(shared.sum())} if shared.any() else {})
+        skipped.update({"rates of boards that share their power limit": int(shared.sum())} if shared.any() else {})
         told = rows.reindex(columns=["batch", "scaling"])
         plain = told["batch"].fillna(1).eq(1) & told["scaling"].isna()
+        rows = rows[~shared & plain & ~rows["gpu"].isin(self.options.hold_out)]
+        extents = {name: [USUAL_EXTENT if np.ndim(cell) else cell for cell in rows[name]] for name in "mnk"}
+        rows = rows.assign(**extents)
         parts = []
-        for (gpu, dtype), own in rows[~shared & plain].groupby(["gpu", "dtype"], sort=True):
-            device = load_gpu(str(gpu))
-            if dtype != "float32" and dtype not in device.matrix_flops_per_s:
-                self.skipped["rates in a dtype that the device's matrix units lack"] += len(own)
-            elif gpu not in self.options.hold_out:
-                parts.append(_of_rates(device, str(dtype), own, source_of(files[0])))
+        for part in self._on_gpus(replace(tables[0], frame=rows)):
+            for dtype in np.unique(part.batch["dtype"]):
+                own = part.take(part.batch["dtype"] == dtype)
+                if dtype != "float32" and dtype not in gpu_of(part.device).matrix_flops_per_s:
+                    skipped["rates in a dtype that the device's matrix units lack"] += len(own)
+                    continue
+                latency_s = work_of(own.batch).flops / (1e12 * rows["tflop_per_s"].to_numpy(dtype=float)[own.rows])
+                kind, floor_s = kind_of("rates", own.batch), np.zeros(len(own))
+                parts.append(ProblemPart.of(own, latency_s, RATE_WEIGHT, kind=kind, floor_s=floor_s, source=source))
         return parts
 
 
@@ -239,18 +245,3 @@ def _kinds(rows: DeviceRows) -> np.ndarray:
     family, ops = rows.batch.family, rows.batch["op"].astype(str)
     kinds = ops if family in ("gemm", "row_reduction") else np.full(len(ops), family)
     return kinds if rows.device.vendor == "nvidia" else np.char.add(kinds, f"/{rows.device.vendor}")
-
-
-def _of_rates(device: GpuSpec, dtype: str, rows: pd.DataFrame, source: str) -> ProblemPart:
-    cells = {name: [USUAL_EXTENT if np.ndim(cell) else cell for cell in rows[name]] for name in "mnk"}
-    extents = {name: np.array(each, dtype=np.int64) for name, each in cells.items()}
-    flops = 2.0 * np.prod([extents[name].astype(float) for name in "mnk"], axis=0)
-    part = KernelPart(
-        device=device,
-        batch=KernelBatch.from_columns("gemm", dtype=dtype, **extents),
-        conditions=Conditions.of(len(rows), timing="profiler", burst=BURST),
-        rows=np.arange(len(rows)),
-    )
-    latency_s = flops / (rows["tflop_per_s"].to_numpy(dtype=float) * 1e12)
-    kind, floor_s = f"rates/{dtype}".replace("bfloat16", "float16"), np.zeros(len(rows))
-    return ProblemPart.of(part, latency_s, kind=kind, floor_s=floor_s, worth=RATE_WEIGHT, source=source)

@@ -129,12 +129,13 @@ def _part(device: GpuSpec, measured_ms: pd.Series, traces: dict[str, Workload]) 
     largest: list[Kernel] = []
     for name in map(str, measured_ms.index):
         kernels = _by_law(device, [traces[name]])
-        times = [_times_s(part, device) for part in kernels]
-        products = [np.where(part.batch["dtype"] == "tf32", t, 0.0) for part, t in zip(kernels, times, strict=True)]
-        number = int(np.argmax([t.max() for t in products]))
-        if products[number].max() >= LEAST_SHARE * sum(t.sum() for t in times):
+        situations = (situate(part.batch, device, shipped_choice(), physics=PRIOR) for part in kernels)
+        times_s = [part.count * s.expected_s for part, s in zip(kernels, situations, strict=True)]
+        products_s = [times * (part.batch["dtype"] == "tf32") for part, times in zip(kernels, times_s, strict=True)]
+        number = int(np.argmax([times.max() for times in products_s]))
+        if products_s[number].max() >= LEAST_SHARE * sum(times.sum() for times in times_s):
             chosen.append(name)
-            largest.append(kernels[number].batch.kernel(int(np.argmax(products[number]))))
+            largest.append(kernels[number].batch.kernel(int(np.argmax(products_s[number]))))
     if chosen:
         batch, conditions = KernelBatch.of(largest), Conditions.requested(len(chosen))
         yield ProgramPart.of(
@@ -144,11 +145,6 @@ def _part(device: GpuSpec, measured_ms: pd.Series, traces: dict[str, Workload]) 
             source=KIND,
             kernels=_by_law(device, [traces[name] for name in chosen]),
         )
-
-
-def _times_s(part: Kernels, device: GpuSpec) -> np.ndarray:
-    """As expected before any constant is fitted [s]."""
-    return part.count * situate(part.batch, device, shipped_choice(), physics=PRIOR).expected_s
 
 
 def _by_law(device: GpuSpec, programs: list[Workload]) -> tuple[Kernels, ...]:

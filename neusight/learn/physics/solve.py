@@ -101,10 +101,6 @@ class _Known:
     width: np.ndarray
     means: np.ndarray
 
-    def of(self, constant: int) -> tuple[float, float]:
-        """Centre and width of one of the constants."""
-        return float(self.centre[constant]), float(self.width[constant])
-
     def loss(self, place: np.ndarray, effects: np.ndarray, spread: np.ndarray) -> float:
         """Of constants at a place, and of effects that have these spreads."""
         constants = (((place - self.centre) / self.width) ** 2).sum()
@@ -163,7 +159,7 @@ def solve(
     loss_of = partial(_Place.loss, rows=rows, known=known, spread=spread[rows.kind_of_effect])
     may = prior.get("sought", np.ones(count, dtype=bool))
     unseen, shares = unseen[may[unseen]], SEARCH if start is None else ()
-    sought, deviation = _sought(evaluate, at, {int(c): known.of(int(c)) for c in unseen}, shares, loss_of)
+    sought, deviation = _sought(evaluate, at, unseen, known, loss_of, shares=shares)
     error, variance = _error(at.residual(rows), rows.weight), np.diag(inverse)[count:]
     found = Solution(at.constants, inverse[:count, :count], at.effects, variance, spread, error, loss_of(at))
     if loss_of(at) - loss_of(sought) > tolerance * loss_of(at):
@@ -272,16 +268,19 @@ def _improved(
 def _sought(
     evaluate: Evaluate,
     at: _Place,
-    known: Mapping[int, tuple[float, float]],
-    shares: Sequence[float],
+    unseen: np.ndarray,
+    known: _Known,
     loss_of: Callable[[_Place], float],
+    *,
+    shares: Sequence[float],
 ) -> tuple[_Place, np.ndarray]:
-    """A place of no more loss, and standard deviations from the curvature of the loss, of constants by number that no
+    """A place of no more loss, and standard deviations from the curvature of the loss, of ``unseen`` constants that no
     derivative shows while choices are held, each sought at its prior's centre and in steps of some ``shares`` of its
     prior's spread.
     """
     deviation = []
-    for constant, (centre, own) in known.items():
+    for constant in unseen:
+        centre, own = known.centre[constant], known.width[constant]
         home = at if at.constants[constant] == centre else at.moved(constant, centre, evaluate)
         at, curvature = home if loss_of(home) <= loss_of(at) else at, own**-2.0
         for share in shares:

@@ -11,7 +11,7 @@ computed whenever, join to the same table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,13 +34,15 @@ NAME = "tensordash-tiles"
 class TileRanges:
     """What is sampled; the defaults are the ranges of convolutional networks and transformers.
 
-    ``taps``: kernel positions, each as often as it is listed: 1x1 and matrix products, phases of strided input
-    gradients (1, 2, 4, 9, 16), 3x3, 5x5, 7x7. ``max_length``: steps of a stream; lengths are even on a logarithmic
-    scale. ``max_streams``: streams of either operand, logarithmic as well: with more of them nothing new happens.
+    ``count``: passes of a part of the data set. ``taps``: kernel positions, each as often as it is listed: 1x1 and
+    matrix products, phases of strided input gradients (1, 2, 4, 9, 16), 3x3, 5x5, 7x7. ``max_length``: steps of a
+    stream; lengths are even on a logarithmic scale. ``max_streams``: streams of either operand, logarithmic as well:
+    with more of them nothing new happens.
     ``rows``, ``columns``: processing elements of a tile. ``max_sparsity`` of either operand and ``max_clustering`` of
     the scheduled one's zeros: both even from 0, with a share of points exactly at 0.
     """
 
+    count: int = 0
     taps: tuple[int, ...] = (1, 1, 1, 1, 2, 4, 9, 9, 9, 16, 25, 49)
     max_length: int = 4096
     max_streams: int = 64
@@ -50,26 +52,16 @@ class TileRanges:
     max_clustering: float = 0.9
 
 
-@dataclass(frozen=True)
-class PassPart:
-    """Passes drawn from one choice of ranges."""
+_WHOLE = TileRanges(count=24_576, max_sparsity=1.0, max_clustering=1.0)
+_HALF = replace(_WHOLE, count=12_288)
 
-    name: str
-    count: int
-    ranges: TileRanges
-
-
-_WHOLE = TileRanges(max_sparsity=1.0, max_clustering=1.0)
-
-PARTS = (
-    PassPart("whole", 24_576, _WHOLE),
-    PassPart(
-        "short", 12_288, replace(_WHOLE, taps=(1, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7, 8, 9, 9, 16, 25), max_length=32)
-    ),
-    PassPart("narrow", 12_288, replace(_WHOLE, taps=(1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7, 8, 9), max_length=9)),
-    PassPart("dense", 4096, TileRanges(max_length=128, max_sparsity=0.0)),
-    PassPart("pixels", 12_288, replace(_WHOLE, taps=(1,), max_length=14)),
-)
+PARTS: Mapping[str, TileRanges] = {
+    "whole": _WHOLE,
+    "short": replace(_HALF, taps=(1, 1, 1, 2, 2, 2, 3, 4, 4, 5, 6, 7, 8, 9, 9, 16, 25), max_length=32),
+    "narrow": replace(_HALF, taps=(1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 6, 7, 8, 9), max_length=9),
+    "dense": TileRanges(count=4096, max_length=128, max_sparsity=0.0),
+    "pixels": replace(_HALF, taps=(1,), max_length=14),
+}
 """What is learned: the ranges of ``TileRanges`` with zeros and clustering up to their ends, and again what is rare
 there and differs most from one configuration to the next, since every step and lane counts: short streams, those with
 few channels as well, streams without zeros, that gain by empty lanes alone, and the few pixels that weight gradients of
@@ -153,19 +145,16 @@ def simulate_passes(count: int, seed: int = 0, start: int = 0, ranges: TileRange
     Raises:
         DataError: a negative count, seed or start.
     """
-    configs = sample_configs(count, seed, start, ranges or PARTS[0].ranges)
+    configs = sample_configs(count, seed, start, ranges or _WHOLE)
     configs["rows"] = np.minimum(configs["rows"], configs["row_streams"])
     known = {name: configs[name] for name in CONFIG}
     draws = [_cycles({k: v[i].item() for k, v in known.items()}, seed) for i in range(count)]
-    return known | {
-        "draws": np.array([len(cycles) for cycles in draws], dtype=np.int64),
-        "cycles": np.array([cycles.mean() for cycles in draws], dtype=float),
-        "scatter": np.array([cycles.std() / cycles.mean() for cycles in draws], dtype=float),
-    }
+    figures = np.array([(len(cycles), cycles.mean(), cycles.std() / cycles.mean()) for cycles in draws]).reshape(-1, 3)
+    return known | {"draws": figures[:, 0].astype(np.int64), "cycles": figures[:, 1], "scatter": figures[:, 2]}
 
 
 def make_dataset(
-    folder: Path, seed: int = 0, parts: Sequence[PassPart] = PARTS, report: Report | None = None
+    folder: Path, seed: int = 0, parts: Mapping[str, TileRanges] = PARTS, report: Report | None = None
 ) -> pd.DataFrame:
     """Simulate passes into the parquet files ``passes/PART-NUMBER`` of a folder.
 
@@ -181,18 +170,16 @@ def make_dataset(
 
     (folder / "passes").mkdir(parents=True, exist_ok=True)
     tables: dict[Path, pd.DataFrame] = {}
-    done, total = 0, sum(part.count for part in parts)
-    for number, part in enumerate(parts):
-        for start in range(0, part.count, CHUNK):
-            path = folder / "passes" / f"{part.name}-{start // CHUNK:03d}.parquet"
+    for number, (name, ranges) in enumerate(parts.items()):
+        for start in range(0, ranges.count, CHUNK):
+            path = folder / "passes" / f"{name}-{start // CHUNK:03d}.parquet"
             # Parts have seeds of their own: the same points of a sequence would be drawn with the same chance.
-            count = min(CHUNK, part.count - start)
-            table = pa.table(simulate_passes(count, seed * MOST_PARTS + number, start, part.ranges))
+            count = min(CHUNK, ranges.count - start)
+            table = pa.table(simulate_passes(count, seed * MOST_PARTS + number, start, ranges))
             parquet.write_table(table, path, compression="zstd")
-            tables[path] = table.to_pandas().assign(part=part.name)
-            done += count
+            tables[path] = table.to_pandas().assign(part=name)
             if report:
-                report("simulated passes", done, total, float("nan"))
+                report(f"simulated passes of '{name}'", start + count, ranges.count, float("nan"))
     return pd.concat([tables[path] for path in sorted(tables)], ignore_index=True)
 
 
