@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from neusight.engines import Engine
 from neusight.laws.fitted import FittedConstants
@@ -48,7 +48,7 @@ class Factors(FittedConstants[StepPhysics]):
     """What ``neusight fit training`` gives, or what is thought before any step is looked at.
 
     ``spread`` is the standard deviation of the logarithm of steps on a GPU, of a trainer or of a source whose steps
-    were left out, ``left_out`` the mean errors there, by the names of all three.
+    were left out; ``errors`` are errors in percent by these three: seen, and left out by each.
     """
 
     file: ClassVar[str] = FILE
@@ -56,7 +56,7 @@ class Factors(FittedConstants[StepPhysics]):
     prior: ClassVar[StepPhysics] = StepPhysics()
 
     spread: float
-    left_out: dict[str, dict[str, float]]
+    errors: list[dict[str, Any]]
 
     def of(self, part: Part, engine: Engine) -> float:
         """By what the time of a part is multiplied: 1 for engines that no step was fitted of."""
@@ -66,7 +66,7 @@ class Factors(FittedConstants[StepPhysics]):
         return prod(getattr(step, name) for name in names_of(kind_of(part), engine.attention_generation == 1))
 
 
-PRIOR = Factors(values={}, deviations={}, spread=COMPOSITION_SPREAD, left_out={}, gpus=[], rows=0, error=0.0, data={})
+PRIOR = Factors(values={}, deviations={}, spread=COMPOSITION_SPREAD, errors=[], gpus=[], rows=0, error=0.0, data={})
 """Before any step was looked at."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +16,7 @@ from neusight.measured import MeasuredTable, read_table
 @lru_cache(maxsize=1)
 def _groups(path: Path) -> dict[HostGroup, list[TimedCall]]:
     """Timed calls of a file, by host, GPU, day and how they are launched."""
-    return by_group(timed_calls(read_table(path), Predictor.load(), Counter()))
+    return by_group(timed_calls([read_table(path)], Predictor.load()).rows)
 
 
 def with_hosts_of_others(part: MeasuredTable, table: MeasuredTable) -> MeasuredTable:

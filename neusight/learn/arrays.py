@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from neusight.devices import load_device
 from neusight.devices.spec import SystolicSpec
@@ -14,15 +14,12 @@ from neusight.executors.systolic.times import launch_s, times_of
 from neusight.laws.array_constants import PRIOR, ArrayPhysics
 from neusight.laws.fitted import FittedArrays
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, grouped, sample
+from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, grouped, sample_groups
 from neusight.learn.physics.problem import KernelMeasurements, Problem
 from neusight.learn.physics.solve import CONVERGED, MOST_STEPS
 from neusight.learn.sums import robust_spread
 from neusight.measured import kernel_part, read_table
 from neusight.measured.folder import kernel_files
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EACH = 400
 """Rows of a device, table and family, at most."""
@@ -46,25 +43,21 @@ class ArrayRows(KernelMeasurements):
 
 def read_arrays(options: FitOptions, report: Report | None = None) -> Evidence[ArrayRows]:
     """Programs in a folder of measured rows, a table, device and family each; long tables are sampled."""
-    import pandas as pd
-
     files = kernel_files(options.data, lambda family, gpu: family != "collective", SystolicSpec)
     if not files:
         return Evidence(rows=[], files=[])
     frame = pd.concat([read_table(path).frame for path in files], ignore_index=True)
-    names = [name for name in ("source", "table", "row") if name in frame]
-    of_tables = frame.sort_values(names).groupby(names[:-1]) if names else [("", frame)]
-    parts = [part for _, rows in of_tables for part in _sampled(rows, np.random.default_rng(options.seed))]
-    return Evidence(rows=parts, files=files)
+    names = [name for name in ("source", "table", "gpu") if name in frame]
+    tables = frame[frame["family"] != "collective"].groupby(names, observed=True)
+    return Evidence(rows=[part for _, rows in tables for part in _sampled(rows, options.seed)], files=files)
 
 
-def _sampled(rows: pd.DataFrame, generator: np.random.Generator) -> Iterator[ArrayRows]:
-    for gpu, own in rows[rows["family"] != "collective"].groupby("gpu", sort=True):
-        device = load_device(str(gpu))
-        for family in own["family"].unique() if isinstance(device, SystolicSpec) else ():
-            mine = own[own["family"] == family]
-            mine = mine.iloc[sample(len(mine), EACH, generator)]
-            part, latency_s = kernel_part(mine, device, family, np.arange(len(mine))), 1e-3 * mine["latency_ms"]
+def _sampled(rows: pd.DataFrame, seed: int) -> Iterator[ArrayRows]:
+    device = load_device(str(rows["gpu"].iloc[0]))
+    if isinstance(device, SystolicSpec):
+        chosen = rows.iloc[sample_groups(rows["family"].factorize()[0], EACH, seed)]
+        for family, some in chosen.groupby("family", sort=False, observed=True):
+            part, latency_s = kernel_part(some, device, str(family), np.arange(len(some))), 1e-3 * some["latency_ms"]
             yield ArrayRows.of(part, latency_s.to_numpy(float), kind=family, worth=WEIGHT, most=1.0)
 
 
@@ -92,4 +85,10 @@ def errors_of(parts: Sequence[ArrayRows], fitted: FittedArrays) -> Errors:
         yield {"gpu": part.device.id, "family": part.batch.family}, part.log_error(fitted.physics)
 
 
-ARRAYS = ConstantsFit(read=read_arrays, solve=solve_arrays, errors=errors_of, rows="kernels of systolic accelerators")
+ARRAYS = ConstantsFit(
+    read=read_arrays,
+    solve=solve_arrays,
+    errors=errors_of,
+    traits=("gpu",),
+    rows="kernels of systolic accelerators",
+)

@@ -11,22 +11,23 @@ and all. Simulation and fit are repeated, since faster passes run with fewer seq
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from neusight.api import Predictor
 from neusight.devices import load_device
 from neusight.engines.server import COMMON, GROUPS, HOST, ROCM
 from neusight.errors import DataError
 from neusight.laws.doubts import OWN
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, significant
-from neusight.learn.served import ServedRow, ServedRows, read_served
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, grouped, significant
+from neusight.learn.served import ServedRow, answers, read_served
 from neusight.learn.sums import GROUP_WEIGHT, SumFit, SumObservation, fit_sums, share_of, spread_beyond
+from neusight.quick_dataclasses import dataclass as quick_dataclass
 from neusight.serving.deployment import Deployment
 from neusight.serving.load import Closed, Open, Trace
 from neusight.serving.passes import PassCosts
@@ -47,7 +48,7 @@ queue than of the server."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineObservation:
+class EngineObservation(SumObservation):
     """A measured time [s] of passes by an engine of an ``era``; a model on a GPU shares what no constant explains.
 
     ``sides`` are terms by ``NAMES`` of each pass if its kernels decide, and if its host does, shape (p, 2, constants).
@@ -56,20 +57,22 @@ class EngineObservation:
     """
 
     era: str
-    gpu: str
-    alike: str
-    measured: float
     sides: np.ndarray
+    terms: np.ndarray = field(default_factory=lambda: np.zeros(0))
     first: bool = False
-    source: str = ""
     doubt: float = 0.0
+
+    @property
+    def die(self) -> str:
+        """Die of the GPU, or itself where none is known."""
+        return load_device(self.gpu).die or self.gpu
 
     def predicted(self, constants: Mapping[str, float]) -> float:
         """The time [s] with these constants."""
-        passes_s = float(self.terms(constants) @ [constants[name] for name in NAMES])
+        passes_s = float(self.longer(constants) @ [constants[name] for name in NAMES])
         return passes_s + self.first * constants.get(REQUEST, 0.0)
 
-    def terms(self, constants: Mapping[str, float]) -> np.ndarray:
+    def longer(self, constants: Mapping[str, float]) -> np.ndarray:
         """Terms of the sum over all passes, each with the side that takes longer with these constants."""
         longer = (self.sides @ [constants[name] for name in NAMES]).argmax(axis=1)
         return np.asarray(self.sides[np.arange(len(longer)), longer].sum(axis=0))
@@ -82,29 +85,17 @@ def observed(served: ServedRow) -> list[EngineObservation]:
     Raises:
         LoadError: a load that cannot run. DataError: neither was measured.
     """
-    run = served.simulated()
-    times = [(*_timed(served, run), False)]
-    if first_ms := _first_ms(served, run):
-        times.append((first_ms / 1e3, _of_a_first_token(run), True))
-    return [_observation(served, run, *each) for each in times]
-
-
-def _observation(
-    served: ServedRow, run: ServingRun, seconds: float, weight: np.ndarray, first: bool
-) -> EngineObservation:
-    row, deployment = served.row, served.deployment
+    row, deployment, run = served.row, served.deployment, served.simulated()
     alike = f"{row['source']} {row['model']} {row.get('dtype')} {row['gpu']} {deployment.devices}"
-    sides, doubt = summed(deployment, run, weight)
-    return EngineObservation(
-        era=deployment.server.era,
-        gpu=row["gpu"],
-        alike=alike + " first" * first,
-        measured=seconds,
-        sides=sides,
-        first=first,
-        source=row["source"],
-        doubt=doubt,
-    )
+    times = [(alike, *_timed(served, run))]
+    if first_ms := _first_ms(served, run):
+        times.append((f"{alike} first", first_ms / 1e3, _of_a_first_token(run)))
+    observations = []
+    for name, seconds, weight in times:
+        sides, doubt = summed(deployment, run, weight)
+        about = {"era": deployment.server.era, "gpu": row["gpu"], "source": row["source"], "first": name != alike}
+        observations.append(EngineObservation(**about, alike=name, measured=seconds, sides=sides, doubt=doubt))
+    return observations
 
 
 def _timed(served: ServedRow, run: ServingRun) -> tuple[float, np.ndarray]:
@@ -121,12 +112,8 @@ def _timed(served: ServedRow, run: ServingRun) -> tuple[float, np.ndarray]:
     if not tokens_per_s or isinstance(served.load, Open | Trace):
         raise DataError("neither a time of all requests nor one of a token was measured")
     # Between passes clients wait for their server, which is no constant of a pass.
-    return float(run.output_tokens.sum()) * served.shares / tokens_per_s * _busy(run), every
-
-
-def _busy(run: ServingRun) -> float:
-    """Share of the makespan in passes."""
-    return 1.0 - run.time_shares["idle"]
+    busy = 1.0 - run.time_shares["idle"]
+    return float(run.output_tokens.sum()) * served.shares / tokens_per_s * busy, every
 
 
 def _of_a_token(run: ServingRun, median: bool) -> np.ndarray:
@@ -254,86 +241,61 @@ def read_engines(options: FitOptions, report: Report | None = None) -> Evidence[
     Raises:
         DataError: no served models there.
     """
-    from neusight.api import Predictor
+    served = read_served(options.data, Predictor.load())
+    groups = grouped(served.rows, lambda row: row.prices).values()
+    # At even distances in the table of a deployment.
+    places = ((group, np.linspace(0, len(group) - 1, min(EACH, len(group))).astype(int)) for group in groups)
+    served = replace(served, rows=[group[place] for group, some in places for place in some])
+    evidence = observe(served, {}, report)
+    for _ in range(0 if options.again else ROUNDS - 1):
+        evidence = observe(served, fit_eras(evidence.rows), report)
+    return evidence
 
-    rows = _evenly(read_served(options.data, Predictor.load()))
-    observations, left_out = observe(rows, {}, report, 1)
-    for number in range(1, 1 if options.again else ROUNDS):
-        observations, left_out = observe(rows, fit_eras(observations), report, number + 1)
-    return Evidence(rows=observations, files=rows.files, skipped=left_out)
 
-
-def _evenly(rows: ServedRows) -> ServedRows:
-    """At most ``EACH`` rows of each deployment, at even distances in its table."""
-    places = ((group, np.linspace(0, len(group) - 1, min(EACH, len(group))).astype(int)) for group in rows.groups)
-    return replace(rows, groups=[[group[place] for place in each] for group, each in places])
+def observe(
+    served: Evidence[ServedRow], fitted: Mapping[str, FoundConstants], report: Report | None
+) -> Evidence[EngineObservation]:
+    """What rows tell, simulated with constants that were fitted before."""
+    told = answers(served, observed, lambda deployment: with_fitted(deployment, fitted), report)
+    return replace(told, rows=[each for several in told.rows for each in several])
 
 
 def solve_engines(
     evidence: Evidence[EngineObservation], options: FitOptions, report: Report | None = None
 ) -> EngineFit:
     """Constants of every era that was observed, those that are left out included."""
-    fitted, common = fit_eras(evidence.rows), fit_era(evidence.rows)
+    fitted = fit_eras(evidence.rows)
     eras = sorted({o.era for o in (*evidence.rows, *evidence.held)})
-    about = {name: evidence.about()[name] for name in ("data", "skipped")}
-    return EngineFit(engines={era: constants_for(era, fitted, common) for era in eras}, common=common, **about)
+    engines = {era: _rounded(constants_for(era, fitted)) for era in (*eras, COMMON)}
+    values = {f"{era}: {name}": engines[era].values[name] for era in eras for name in engines[era].values}
+    errors = [{"engine": era, "rows": engines[era].rows, "mean": round(100 * engines[era].error, 1)} for era in eras]
+    found: dict[str, Any] = {"values": values, "error": engines[COMMON].error, "errors": errors, "engines": engines}
+    return EngineFit(**evidence.about(), **found)
 
 
-def observe(
-    rows: ServedRows, fitted: Mapping[str, FittedEngine], report: Report | None, number: int
-) -> tuple[list[EngineObservation], Counter[str]]:
-    """What rows tell, simulated with constants that were fitted before, and why others tell nothing, each reason with
-    the number of rows.
-    """
-    observations: list[EngineObservation] = []
-    left_out = Counter(rows.left_out)
-    for several in rows.answers(observed, left_out, lambda deployment: with_fitted(deployment, fitted)):
-        observations += several
-        if report:
-            report(f"round {number}: rows", len(observations), 0, float("nan"))
-    return observations, left_out
+def _rounded(fit: FoundConstants) -> FoundConstants:
+    deviations = significant(fit.deviations, 3)
+    return replace(fit, values=significant(fit.values), deviations=deviations, error=round(fit.error, 4))
 
 
-def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> Deployment:
+def with_fitted(deployment: Deployment, fitted: Mapping[str, FoundConstants]) -> Deployment:
     """The same with constants of its engine's era, where they were fitted."""
     constants = fitted.get(deployment.server.era)
     return deployment.with_constants(constants.values) if constants else deployment
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineFit:
-    """Constants by era and of all, hashes of the files that they come from, and why rows were left out."""
+@quick_dataclass(frozen=True, kw_only=True)
+class EngineFit(FoundConstants):
+    """Constants of ``engines`` by era and of all in common; in ``values`` of these that were measured."""
 
-    engines: dict[str, FittedEngine]
-    common: FittedEngine
-    data: Mapping[str, str]
-    skipped: Mapping[str, int]
+    engines: dict[str, FoundConstants]
 
-    def save(self, file: Path) -> None:
+    def save(self, path: Path) -> None:
         """Write as JSON."""
-        engines = {era: fitted.to_dict() for era, fitted in self.engines.items()}
-        content = {"engines": engines, COMMON: self.common.to_dict(), "data": self.data, "skipped": self.skipped}
-        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittedEngine:
-    """Constants of an era with deviations of their logarithms; ``spread`` of what they leave unexplained of rows whose
-    source was left out, beyond what kernels state: the mean of a model on a GPU and a cell beside it, in one.
-    """
-
-    values: dict[str, float]
-    deviations: dict[str, float]
-    spread: float
-    cells: int
-    gpus: list[str]
-    error: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, rounded."""
-        values = significant(self.values) | significant({"spread": self.spread}, 3)
-        about = {"cells": self.cells, "gpus": self.gpus, "error": round(self.error, 4)}
-        return {"values": values, "deviations": significant(self.deviations, 3)} | about
+        names = ("values", "deviations", "rows", "gpus", "error")
+        fits = {era: {name: getattr(each, name) for name in names} for era, each in self.engines.items()}
+        content = {COMMON: fits.pop(COMMON), "engines": fits, "data": self.data, "skipped": self.skipped}
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def priors_around(constants: Mapping[str, float]) -> dict[str, tuple[float, float]]:
@@ -343,8 +305,9 @@ def priors_around(constants: Mapping[str, float]) -> dict[str, tuple[float, floa
     return {name: (constants[name], share * PRIORS[name][1]) for name, share in shares.items()}
 
 
-def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, float] | None = None) -> FittedEngine:
-    """Constants of one era.
+def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, float] | None = None) -> FoundConstants:
+    """Constants of one era, with the ``spread`` of what they leave unexplained of rows whose source was left out,
+    beyond what kernels state: the mean of a model on a GPU and a cell beside it, in one.
 
     Args:
         observations: of it.
@@ -353,54 +316,38 @@ def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, floa
     priors = priors_around(centre) if centre else PRIORS
     passes, firsts = ([o for o in observations if o.first is first] for first in (False, True))
     fit = _solve(passes, priors)
-    values, deviations = fit.values, fit.deviations
-    spread, share = _beyond(passes, fit, priors, np.array([o.doubt for o in passes]))
-    values = values | {"doubt_share": share}
+    spread, share = _beyond(passes, fit, priors, lambda o: o.doubt)
+    values, deviations = fit.values | {"doubt_share": share, "spread": spread}, fit.deviations
     if firsts:
-        first_priors = _of_first_tokens(fit, priors)
+        # What times of passes have told is kept there.
+        first_priors = {name: (fit.values[name], fit.deviations[name] if name in FIRST else HELD) for name in NAMES}
+        first_priors |= {REQUEST: priors[REQUEST]}
         first = _solve(firsts, first_priors)
         # Of the times of passes first tokens have their share already.
-        stated = np.hypot([share * o.doubt for o in firsts], spread)
-        beyond, _ = _beyond(firsts, first, first_priors, stated)
-        values = values | {name: first.values[name] for name in FIRST} | {"first_spread": beyond}
+        beyond, _ = _beyond(firsts, first, first_priors, lambda o: np.hypot(share * o.doubt, spread))
+        values |= {name: first.values[name] for name in FIRST} | {"first_spread": beyond}
         deviations = deviations | {name: first.deviations[name] for name in FIRST}
-    cells, gpus = len(observations), sorted({o.gpu for o in observations})
-    return FittedEngine(values=values, deviations=deviations, spread=spread, cells=cells, gpus=gpus, error=fit.error)
+    about = Evidence(rows=observations, files=()).about()
+    return FoundConstants(**about, values=values, deviations=deviations, error=fit.error)
 
 
 def _beyond(
-    observations: Sequence[EngineObservation],
+    rows: Sequence[EngineObservation],
     fit: SumFit,
     priors: Mapping[str, tuple[float, float]],
-    stated: np.ndarray,
+    stated: Callable[[EngineObservation], float],
 ) -> tuple[float, float]:
     """The spread of errors beyond deviations that are ``stated``, and the share of those that holds without: the larger
-    of where sources and where dies are left out.
+    of where sources and where dies are left out; of one source or die, by constants of all.
     """
-    sources = np.array([o.source for o in observations])
-    dies = np.array(_dies(o.gpu for o in observations))
-    errors = [_errors_left_out(observations, names, fit, priors) for names in (sources, dies)]
-    return max(spread_beyond(each, stated) for each in errors), max(share_of(each, stated) for each in errors)
-
-
-def _errors_left_out(
-    observations: Sequence[EngineObservation], names: np.ndarray, fit: SumFit, priors: Mapping[str, tuple[float, float]]
-) -> np.ndarray:
-    """Logarithms of predicted over measured times by constants that are fitted without all of the name of each, or by
-    those of ``fit``, of all, where there is one name; shape (n,).
-    """
-    errors = fit.log_error.copy()
-    for name in sorted({*names}) if len({*names}) > 1 else ():
-        rest = [o for o, other in zip(observations, names, strict=True) if other != name]
-        values, held = _solve(rest, priors).values, np.flatnonzero(names == name)
-        errors[held] = [np.log(observations[at].predicted(values) / observations[at].measured) for at in held.tolist()]
-    return errors
-
-
-def _of_first_tokens(fit: SumFit, priors: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
-    """Priors of what first tokens tell, around what times of passes have told; all else is held there."""
-    told = {name: (fit.values[name], fit.deviations[name] if name in FIRST else HELD) for name in NAMES}
-    return told | {REQUEST: priors[REQUEST]}
+    found = []
+    for trait in ("source", "die"):
+        misses = []
+        for _, rest in Evidence(rows=rows, files=()).folds(trait):
+            values = (_solve(rest.rows, priors) if rest.rows else fit).values
+            misses += [(np.log(o.predicted(values) / o.measured), stated(o)) for o in rest.held]
+        found.append((spread_beyond(*np.transpose(misses)), share_of(*np.transpose(misses))))
+    return tuple(np.max(found, axis=0).tolist())
 
 
 def _solve(observations: Sequence[EngineObservation], priors: Mapping[str, tuple[float, float]]) -> SumFit:
@@ -410,56 +357,53 @@ def _solve(observations: Sequence[EngineObservation], priors: Mapping[str, tuple
     values = {name: centre for name, (centre, _) in priors.items()}
     values["mixture_s"] = max(values["mixture_s"], BEGIN_S)
     for _ in range(TURNS):
-        sums = [
-            SumObservation(gpu=o.gpu, alike=o.alike, measured=o.measured, terms=np.append(o.terms(values), o.first))
-            for o in observations
-        ]
+        sums = [replace(o, terms=np.append(o.longer(values), o.first)) for o in observations]
         fit = fit_sums(sums, {name: priors.get(name, PRIORS[name]) for name in PRIORS})
         values = {name: (values.get(name, value) * value) ** 0.5 for name, value in fit.values.items()}
     return fit
 
 
-def fit_eras(observations: Sequence[EngineObservation]) -> dict[str, FittedEngine]:
-    """Every era by itself, drawn towards what all have in common: eras whose first tokens nobody timed towards what
-    passes alone tell of hosts, since first tokens put on launches what else they wait for, and towards what servers of
-    other versions of the engine add.
+def fit_eras(observations: Sequence[EngineObservation]) -> dict[str, FoundConstants]:
+    """Every era by itself, drawn towards what all have in common, which is ``COMMON``: eras whose first tokens nobody
+    timed towards what passes alone tell of hosts, since first tokens put on launches what else they wait for, and
+    towards what servers of other versions of the engine add.
     """
     common, passes = fit_era(observations), fit_era([o for o in observations if not o.first])
-    by_era = {era: [o for o in observations if o.era == era] for era in sorted({o.era for o in observations})}
-    timed = [era for era, rows in by_era.items() if any(o.first for o in rows)]
+    by_era = grouped(observations, lambda o: o.era)
+    timed = sorted(era for era, rows in by_era.items() if any(o.first for o in rows))
     fitted = {era: fit_era(by_era[era], common.values) for era in timed}
     for era in by_era.keys() - fitted.keys():
         servers = [fitted[other].values[REQUEST] for other in timed if _engine(other) == _engine(era)]
         request_s = float(np.exp(np.mean(np.log(servers or [common.values[REQUEST]]))))
         fitted[era] = fit_era(by_era[era], passes.values | {REQUEST: request_s})
     # What an era of one die misses elsewhere is what others miss on dies that they are fitted without.
-    several = [each.spread for each in fitted.values() if len(set(_dies(each.gpus))) > 1] or [common.spread]
+    of_one_die = {era for era, rows in by_era.items() if len({o.die for o in rows}) == 1}
+    several = [each.values["spread"] for era, each in fitted.items() if era not in of_one_die]
     usual = {"first_spread": common.values.get("first_spread", 0.0)}
-    pooled = float(np.sqrt(np.mean(np.square(several))))
+    pooled = float(np.sqrt(np.mean(np.square(several or [common.values["spread"]]))))
     for era, each in fitted.items():
-        if len(set(_dies(each.gpus))) == 1:
-            each = replace(each, values=each.values | {"doubt_share": 1.0}, spread=max(each.spread, pooled))
-        fitted[era] = replace(each, values=usual | each.values)
-    return fitted
-
-
-def _dies(gpus: Iterable[str]) -> list[str]:
-    return [load_device(gpu).die or gpu for gpu in gpus]
+        widened = _widened(each, pooled).values | {"doubt_share": 1.0} if era in of_one_die else each.values
+        fitted[era] = replace(each, values=usual | widened)
+    return fitted | {COMMON: common}
 
 
 def _engine(era: str) -> str:
     return era.removesuffix(ROCM).split(" before")[0]
 
 
-def constants_for(era: str, fitted: Mapping[str, FittedEngine], common: FittedEngine) -> FittedEngine:
+def _widened(fitted: FoundConstants, spread: float) -> FoundConstants:
+    """The same with a spread of no less."""
+    return replace(fitted, values=fitted.values | {"spread": max(fitted.values["spread"], spread)})
+
+
+def constants_for(era: str, fitted: Mapping[str, FoundConstants]) -> FoundConstants:
     """Constants of an era; where it was not met, of the same on other GPUs, of another of the same engine, or of all,
     as uncertain as those are.
     """
     if era in fitted:
         return fitted[era]
-    kin = [era.removesuffix(ROCM), *(name for name in fitted if _engine(name) == _engine(era))]
-    chosen = next((fitted[name] for name in kin if name in fitted), common)
-    return replace(chosen, spread=max(chosen.spread, common.spread))
+    kin = [era.removesuffix(ROCM), *(name for name in fitted if _engine(name) == _engine(era)), COMMON]
+    return _widened(next(fitted[name] for name in kin if name in fitted), fitted[COMMON].values["spread"])
 
 
 ENGINES = ConstantsFit(read=read_engines, solve=solve_engines)

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from neusight.errors import DataError, NeusightError
 from neusight.laws.fitted import FittedConstants
 from neusight.learn import Report
+from neusight.measured import MeasuredTable
+from neusight.measured.compare import question_of
 from neusight.measured.folder import hashes, sources_of
 from neusight.quick_dataclasses import dataclass as quick_dataclass
 
@@ -29,6 +33,7 @@ class OfDevice(Protocol):
         """Id of the device."""
 
 
+_NONE: Mapping[str, int] = MappingProxyType({})
 REPORTED = 20
 """Items from one report of progress to the next."""
 R = TypeVar("R", bound=OfDevice)
@@ -64,6 +69,26 @@ class Evidence(Generic[R]):
     skipped: Counter[str] = field(default_factory=Counter)
     held: Sequence[R] = ()
 
+    @classmethod
+    def of(
+        cls, tables: Iterable[MeasuredTable], ask: Callable[[Any, Any], R], skipped: Mapping[str, int] = _NONE,
+        report: Report | None = None,
+    ) -> Evidence[R]:  # fmt: skip
+        """Answers to rows of tables.
+
+        Args:
+            tables: the rows.
+            ask: gets a row and its question.
+            skipped: rows that were left out before, by reason; rows that are no question or have no answer are added.
+            report: called with progress.
+        """
+        rows, files, counts = list[R](), list[Path](), Counter(skipped)
+        for table in tables:
+            records = table.frame.to_dict("records")
+            rows += ask_each(records, lambda row: ask(row, question_of(row, table)), counts, report, table.path.stem)  # noqa: B023
+            files.append(table.path)
+        return cls(rows=rows, files=files, skipped=counts)
+
     @property
     def gpus(self) -> list[str]:
         """Devices that have rows."""
@@ -78,15 +103,14 @@ class Evidence(Generic[R]):
         """Rows of all other devices."""
         return self._split(lambda row: row.gpu in gpus)
 
-    def folds(
-        self, key: Callable[[R], str], report: Report | None = None, task: str = ""
-    ) -> Iterator[tuple[str, Evidence[R]]]:
-        """Each value of a key, with the rows of all others."""
-        values = sorted({key(row) for row in self.rows})
+    def folds(self, trait: str, report: Report | None = None) -> Iterator[tuple[str, Evidence[R]]]:
+        """Each value of an attribute of rows, with the rows of all others."""
+        value_of = attrgetter(trait)
+        values = sorted({value_of(row) for row in self.rows})
         for done, value in enumerate(values):
             if report:
-                report(f"{task} without {value}", done, len(values), float("nan"))
-            yield value, self._split(lambda row, value=value: key(row) == value)  # type: ignore[misc]
+                report(f"constants without {value}", done, len(values), float("nan"))
+            yield value, self._split(lambda row, value=value: value_of(row) == value)  # type: ignore[misc]
 
     def _split(self, held: Callable[[R], bool]) -> Evidence[R]:
         return replace(
@@ -125,6 +149,13 @@ def source_of(table: Path) -> str:
 def sample(rows: int, most: int, seed: int | np.random.Generator) -> np.ndarray:
     """Positions of ``most`` of so many rows at most, drawn by chance, in their order."""
     return np.sort(np.random.default_rng(seed).permutation(rows)[:most])
+
+
+def sample_groups(groups: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """Positions of ``most`` rows at most of each group, by its number in ``groups``, drawn by chance."""
+    generator = np.random.default_rng(seed)
+    members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    return np.concatenate([rows[sample(len(rows), most, generator)] for rows in members])
 
 
 def group_weights(
@@ -177,8 +208,13 @@ def significant(values: Mapping[str, float], digits: int = 4) -> dict[str, float
     return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
 
 
-Folds = Sequence[tuple[Sequence[Any], Any]]
-"""Rows that were left out in turn, with the constants that are fitted to all others."""
+class Fold(NamedTuple):
+    """Rows ``held`` out whose ``trait`` has a value, with the constants that are fitted to all others."""
+
+    trait: str
+    value: str
+    held: Sequence[Any]
+    fitted: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,19 +226,17 @@ class ConstantsFit:
         rows: what it has rows of, for the error where there are none.
         solve: constants of evidence.
         errors: of rows by constants; listed of those that constants are fitted to and of those that are left out.
-        fold: rows that are left out together, by default those of a device.
+        traits: attributes of rows, each of whose values is left out in turn.
         finish: constants with figures that rows left out decide.
-        judge: the same in place of ``errors``, ``fold`` and ``finish``.
-        kept: figures that rows left out decide which stay as they ship where boards are: finding them takes long.
+        kept: such figures which stay as they ship where boards are left out: finding them takes long.
         unfitted: constants without evidence; default an error.
     """
 
     read: Callable[[FitOptions, Report | None], Evidence[Any]]
     solve: Callable[[Evidence[Any], FitOptions, Report | None], Any]
     errors: Callable[[Sequence[Any], Any], Errors] | None = None
-    fold: Callable[[Any], str] = lambda row: row.gpu
-    finish: Callable[[Any, Folds], Any] = lambda fitted, folds: fitted
-    judge: Callable[[Evidence[Any], Any, FitOptions, Report | None], Any] | None = None
+    traits: Sequence[str] = ()
+    finish: Callable[[Any, Sequence[Fold]], Any] = lambda fitted, folds: fitted
     kept: tuple[str, ...] = ()
     unfitted: Any = None
     rows: str = "rows to learn from"
@@ -210,7 +244,7 @@ class ConstantsFit:
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """All that decide what a fit finds."""
-        return tuple(filter(None, (self.read, self.solve, self.errors, self.finish, self.judge)))
+        return tuple(filter(None, (self.read, self.solve, self.errors, self.finish)))
 
     def fitted(self, options: FitOptions, report: Report | None = None) -> Any:
         """Constants that are fitted to a folder of measured rows.
@@ -221,7 +255,7 @@ class ConstantsFit:
         evidence = self.read(options, report)
         if not evidence.rows:
             raise DataError(f"{options.data} has no {self.rows}: give the folder of measured rows")
-        return self._judged(evidence, self.solve(evidence, options, report), options, report)
+        return self.judged(evidence, self.solve(evidence, options, report), options, report)
 
     def without(
         self, evidence: Evidence[Any], gpus: Collection[str], options: FitOptions, shipped: Mapping[str, Any]
@@ -234,25 +268,23 @@ class ConstantsFit:
         rest = evidence.without(gpus)
         if not rest.rows and self.unfitted is None:
             raise DataError(f"{options.data} has rows of {', '.join(sorted(gpus))} alone: leave fewer devices out")
-        fitted = self.solve(rest, options, None) if rest.rows else self.unfitted
+        fitted = self._solved(rest, options)
         if self.kept:
             return replace(fitted, **{name: shipped[name] for name in self.kept})
-        return self._judged(rest, fitted, options, None)
+        return self.judged(rest, fitted, options)
 
-    def _judged(self, evidence: Evidence[Any], fitted: Any, options: FitOptions, report: Report | None) -> Any:
-        """With errors where each fold is left out, and what those decide."""
-        if self.judge:
-            return self.judge(evidence, fitted, options, report)
-        if not self.errors:
-            return fitted
-        rests = [rest for _, rest in evidence.folds(self.fold, report, "constants") if rest.rows]
-        folds = [(rest.held, self.solve(rest, options, None)) for rest in rests]
-        found = error_rows("seen", self.errors(evidence.rows, fitted))
-        found += error_rows("left out", (each for held, other in folds for each in self.errors(held, other)))
-        return self.finish(replace(fitted, errors=found), folds)
+    def _solved(self, evidence: Evidence[Any], options: FitOptions) -> Any:
+        return self.solve(evidence, options, None) if evidence.rows else self.unfitted
 
-
-def most_common(left_out: Counter[str], most: int = 3) -> str:
-    """Why rows were left out, the commonest reasons first, each with its count."""
-    reasons = [f"{reason} ({count:,})" for reason, count in left_out.most_common(most)]
-    return "; ".join([*reasons, *(["…"] if len(left_out) > most else [])])
+    def judged(self, evidence: Evidence[Any], fitted: Any, options: FitOptions, report: Report | None = None) -> Any:
+        """With errors where each value of the traits is left out, and what those decide."""
+        rests = [(trait, *fold) for trait in self.traits for fold in evidence.folds(trait, report)]
+        solved = [Fold(trait, value, rest.held, self._solved(rest, options)) for trait, value, rest in rests]
+        folds = [fold for fold in solved if fold.fitted is not None]
+        if self.errors:
+            found = error_rows("seen", self.errors(evidence.rows, fitted))
+            for trait, several in grouped(folds, lambda fold: fold.trait).items():
+                name = f"left out by {trait}" if len(self.traits) > 1 else "left out"
+                found += error_rows(name, (each for fold in several for each in self.errors(fold.held, fold.fitted)))
+            fitted = replace(fitted, errors=found)
+        return self.finish(fitted, folds)

@@ -10,8 +10,8 @@ from typing import Any
 from neusight.learn import Report
 from neusight.learn.arrays import ARRAYS
 from neusight.learn.boards import BOARDS
-from neusight.learn.engines import ENGINES, EngineFit
-from neusight.learn.evidence import ConstantsFit, most_common
+from neusight.learn.engines import ENGINES
+from neusight.learn.evidence import ConstantsFit
 from neusight.learn.evidence import FitOptions as FitOptions
 from neusight.learn.gains import GAINS
 from neusight.learn.hosts import HOSTS
@@ -24,6 +24,8 @@ from neusight.learn.training_steps import TRAINING
 
 MANY = 10
 """Devices from which their number is told, not their names."""
+REASONS = 3
+"""Reasons why rows were left out that are told, the commonest first."""
 FITS: Mapping[str, ConstantsFit] = {
     "physics": PHYSICS,
     "links": LINKS,
@@ -55,15 +57,7 @@ def fit_constants(target: str, options: FitOptions, out: Path, report: Report) -
 
 def describe(fitted: Any, file: Path) -> Described:
     """What a fit prints of constants that one of ``FITS`` found and that a file has."""
-    if isinstance(fitted, EngineFit):
-        found = fitted.engines.items()
-        errors = [{"engine": era, "rows": one.cells, "mean": round(100.0 * one.error, 1)} for era, one in found]
-        content: Any = [{"engine": era, **one.values} for era, one in found]
-        return content, content, [f"{file}: constants of {len(errors)} engines", *_lines(errors, fitted.skipped)]
-    errors = getattr(fitted, "errors", []) or [
-        {"without": gpu} | {name: value if name == "rows" else round(100.0 * value, 1) for name, value in one.items()}
-        for gpu, one in getattr(fitted, "left_out", {}).items()
-    ]
+    errors = getattr(fitted, "errors", [])
     devices = ", ".join(fitted.gpus) if len(fitted.gpus) < MANY else f"{len(fitted.gpus)} devices"
     head = f"{file}: {len(fitted.values)} constants from {fitted.rows:,} rows of {devices}"
     constants = [{"constant": name, "value": value} for name, value in fitted.values.items()]
@@ -78,5 +72,7 @@ def _lines(errors: list[dict[str, Any]], left_out: Mapping[str, int]) -> list[st
         words = " ".join(value for value in row.values() if isinstance(value, str))
         figures = ", ".join(f"{name} {value}" for name, value in row.items() if not isinstance(value, str))
         lines.append(f"{words}: {figures}")
-    counted = Counter(left_out)
-    return [*lines, *([f"{counted.total():,} rows were left out: {most_common(counted)}"] if counted else [])]
+    if counted := Counter(left_out).most_common():
+        reasons = [f"{reason} ({count:,})" for reason, count in counted[:REASONS]] + ["…"] * (len(counted) > REASONS)
+        lines.append(f"{sum(left_out.values()):,} rows were left out: {'; '.join(reasons)}")
+    return lines

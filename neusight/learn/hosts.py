@@ -9,26 +9,24 @@ units of a pointwise one (``workloads.dispatch``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from neusight.api import Predictor
 from neusight.engines import Host
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, ask_each, grouped, significant
+from neusight.learn import Report
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, grouped, significant
 from neusight.learn.physics.solve import solve_alone
-from neusight.measured import read_table
-from neusight.measured.compare import question_of
+from neusight.measured import MeasuredTable, read_table
 from neusight.measured.folder import program_files, sound
 from neusight.measured.table import filled
 from neusight.questions import Step
 from neusight.workloads.dispatch import DISPATCHES, step_kinds
-
-if TYPE_CHECKING:
-    from neusight.api import Predictor
-    from neusight.learn import Report
-    from neusight.measured import MeasuredTable
 
 _KERNELS = 0.4
 """Assumption: standard deviation of the log error of what the device's kernels take; only how much rows count that are
@@ -77,12 +75,7 @@ class TimedCall(NamedTuple):
 
 def read_hosts(options: FitOptions, report: Report | None = None) -> Evidence[TimedCall]:
     """Timed calls of programs in a folder of measured rows."""
-    from neusight.api import Predictor
-
-    left_out: Counter[str] = Counter()
-    files, predictor = program_files(options.data), Predictor.load()
-    calls = [call for file in files for call in timed_calls(read_table(file), predictor, left_out, report)]
-    return Evidence(rows=calls, files=files, skipped=left_out)
+    return timed_calls(map(read_table, program_files(options.data)), Predictor.load(), report)
 
 
 def solve_hosts(evidence: Evidence[TimedCall], options: FitOptions, report: Report | None = None) -> FoundConstants:
@@ -109,21 +102,22 @@ def group_of(row: Mapping[Any, Any]) -> HostGroup:
 
 
 def timed_calls(
-    table: MeasuredTable, predictor: Predictor, left_out: Counter[str], report: Report | None = None
-) -> Iterator[TimedCall]:
-    """Sound rows of a table of programs whose host waits for each call, programs one after another."""
-    frame = table.frame[sound(table.frame) & table.frame["synchronized"].eq(True)].sort_values("model")
-    known: dict[Any, tuple[float, Counter[str]]] = {}
+    tables: Iterable[MeasuredTable], predictor: Predictor, report: Report | None = None
+) -> Evidence[TimedCall]:
+    """Sound rows of tables of programs whose host waits for each call, programs one after another."""
+    waited = []
+    for table in tables:
+        rows = sound(table.frame) & table.frame["synchronized"].eq(True)
+        waited.append(replace(table, frame=table.frame[rows].sort_values("model")))
 
-    def timed_call(row: Mapping[Any, Any]) -> TimedCall:
-        question = question_of(row, table)
-        assert isinstance(question, Step)
-        idle = question.changed(**_IDLE)
-        if idle not in known:
-            known[idle] = predictor.ask(idle).latency_s, step_kinds(predictor.workload(idle.resolve()))
-        return TimedCall(1e-3 * row["latency_ms"], *known[idle], group_of(row))
+    @cache
+    def known(idle: Step) -> tuple[float, Counter[str]]:
+        return predictor.ask(idle).latency_s, step_kinds(predictor.workload(idle.resolve()))
 
-    return ask_each(frame.to_dict("records"), timed_call, left_out, report, "calls")
+    def timed_call(row: Mapping[Any, Any], question: Any) -> TimedCall:
+        return TimedCall(1e-3 * row["latency_ms"], *known(question.changed(**_IDLE)), group_of(row))
+
+    return Evidence.of(waited, timed_call, report=report)
 
 
 def others(groups: Mapping[HostGroup, Sequence[TimedCall]], group: HostGroup) -> Host:
@@ -147,10 +141,26 @@ class _Calls:
         expected_s = call_s + np.maximum(self.counts @ units * operator_s, self.kernels_s)
         return np.log(expected_s / self.measured_s), self.kernels_s / expected_s
 
-    def scaled(self, times: np.ndarray, units: np.ndarray) -> np.ndarray:
-        """Log errors in standard deviations."""
-        error, share = self.errors(times, units)
-        return np.asarray(error / np.hypot(_OWN, _KERNELS * share))
+    def solved(self, prior: Host, start: np.ndarray, kinds: Sequence[str] = ()) -> tuple[np.ndarray, dict[str, float]]:
+        """Times of calls and operators, sought from a start, shape (2, hosts), and units of operators: those of some
+        ``kinds`` are sought, too.
+        """
+        spread = np.repeat([prior.spread, _UNIT], [start.size, len(kinds)])
+        centre = np.log([prior.call_s, prior.operator_s]).repeat(start.shape[1])
+        known = {"centre": np.append(centre, np.zeros(len(kinds))), "spread": spread}
+
+        def at(place: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+            values = np.exp(place)
+            units = dict(zip(kinds, values[start.size :].tolist(), strict=True))
+            return values[: start.size].reshape(start.shape), {**DISPATCHES, **units}
+
+        def scaled(place: np.ndarray) -> np.ndarray:
+            times, units = at(place)
+            error, share = self.errors(times, np.array([*units.values()]))
+            return np.asarray(error / np.hypot(_OWN, _KERNELS * share))
+
+        first = np.append(np.log(start), np.zeros(len(kinds)))
+        return at(solve_alone(np.zeros(len(self.host)), scaled, known, noise=1.0, start=first).place)
 
 
 def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
@@ -166,21 +176,13 @@ def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
     """
     if not calls:
         return prior
-    one, units = _Calls([calls]), np.array([*DISPATCHES.values()])
-    known = {"centre": np.log([prior.call_s, prior.operator_s]), "spread": np.full(2, prior.spread)}
+    one = _Calls([calls])
     # The shortest call is hardly more than the host's.
-    starts = known["centre"], np.array([np.log(one.measured_s.min()), known["centre"][1]])
-    none = np.zeros(len(calls))
-
-    def scaled(at: np.ndarray) -> np.ndarray:
-        return one.scaled(np.exp(at)[:, None], units)
-
-    solved = [solve_alone(none, scaled, known, noise=1.0, start=start) for start in starts]
-    times = np.exp(min(solved, key=lambda fit: fit.loss).place)
-    error, share = one.errors(times[:, None], units)
+    times, units = one.solved(prior, np.array([[one.measured_s.min()], [prior.operator_s]]))
+    error, share = one.errors(times, np.array([*units.values()]))
     decided = error[share < 0.5]
     spread = max(least, _UNSEEN, 1.4826 * float(np.median(np.abs(decided)))) if len(decided) else prior.spread
-    return Host(call_s=float(times[0]), operator_s=float(times[1]), spread=spread)
+    return Host(call_s=float(times[0, 0]), operator_s=float(times[1, 0]), spread=spread)
 
 
 def fitted_dispatches(groups: Sequence[Sequence[TimedCall]]) -> dict[str, float]:
@@ -189,21 +191,9 @@ def fitted_dispatches(groups: Sequence[Sequence[TimedCall]]) -> dict[str, float]
     Args:
         groups: calls, those of each host by themselves.
     """
-    calls, others, one = _Calls(groups), len(DISPATCHES) - 1, list(DISPATCHES).index("pointwise")
-    hosts = np.repeat(np.log([_PRIOR.call_s, _PRIOR.operator_s]), len(groups))
-    spread = np.repeat([_PRIOR.spread, _UNIT], [len(hosts), others])
-    prior = {"centre": np.append(hosts, np.zeros(others)), "spread": spread}
-
-    def units(place: np.ndarray) -> np.ndarray:
-        return np.insert(np.exp(place[len(hosts) :]), one, 1.0)
-
-    def scaled(place: np.ndarray) -> np.ndarray:
-        return calls.scaled(np.exp(place[: len(hosts)]).reshape(2, -1), units(place))
-
     alone = [fitted(group, _PRIOR) for group in groups]
-    start = np.append(np.log([*(h.call_s for h in alone), *(h.operator_s for h in alone)]), np.zeros(others))
-    place = solve_alone(np.zeros(len(calls.host)), scaled, prior, noise=1.0, start=start).place
-    return dict(zip(DISPATCHES, units(place).tolist(), strict=True))
+    start = np.array([[host.call_s for host in alone], [host.operator_s for host in alone]])
+    return _Calls(groups).solved(_PRIOR, start, [kind for kind in DISPATCHES if kind != "pointwise"])[1]
 
 
 def _units(groups: Mapping[HostGroup, Sequence[TimedCall]]) -> dict[str, float]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from neusight.devices.spec import GpuSpec
 from neusight.kernels import KernelBatch
@@ -23,9 +24,9 @@ from neusight.learn.evidence import (
     Errors,
     Evidence,
     FitOptions,
-    Folds,
+    Fold,
     group_weights,
-    sample,
+    sample_groups,
     source_of,
 )
 from neusight.learn.physics.problem import GROUP_WEIGHT, KernelMeasurements, Problem
@@ -68,7 +69,8 @@ def _of_file(path: Path, seed: int) -> Iterator[LinkRows]:
             continue
         part = kernel_part(rows, device, "collective", np.arange(len(rows)))
         groups, octaves = _groups(rows, part.batch)
-        index = np.flatnonzero(sound(rows) & _of_known_route(part.batch) & _sampled(octaves, seed))
+        told = np.flatnonzero(sound(rows) & _of_known_route(part.batch))
+        index = np.intersect1d(told, sample_groups(octaves, EACH, seed))
         if len(index):
             chosen, latency_s = part.take(index), 1e-3 * rows["latency_ms"].to_numpy(dtype=float)[index]
             kind = kinds_by_size(chosen.batch, device, chosen.conditions)
@@ -93,19 +95,11 @@ def _groups(rows: Any, batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
     return groups, octaves
 
 
-def _sampled(groups: np.ndarray, seed: int) -> np.ndarray:
-    kept, generator = np.zeros(len(groups), dtype=bool), np.random.default_rng(seed)
-    for group in np.unique(groups):
-        rows = np.flatnonzero(groups == group)
-        kept[rows[sample(len(rows), EACH, generator)]] = True
-    return kept
-
-
 def solve_links(evidence: Evidence[LinkRows], options: FitOptions, report: Report | None = None) -> FittedLinks:
     """All constants, and intervals of rows that they are fitted to."""
     problem = Problem(evidence.rows, PRIOR)
     fitted = FittedLinks(**(evidence.about() | problem.found_beside_effects(problem.fit(STEPS))))
-    return replace(fitted, intervals_seen=_intervals([(evidence.rows, fitted)]))
+    return replace(fitted, intervals_seen=_intervals([(part, fitted) for part in evidence.rows]))
 
 
 def _log_error(part: LinkRows, fitted: FittedLinks) -> np.ndarray:
@@ -116,40 +110,40 @@ def _log_error(part: LinkRows, fitted: FittedLinks) -> np.ndarray:
 
 def errors_of(parts: Sequence[LinkRows], fitted: FittedLinks) -> Errors:
     """Errors by device, kind and size of message."""
-    ends = [end for _, end in CLASSES]
     for part in parts:
-        sizes, off = np.searchsorted(ends, part.batch["bytes"], side="right"), _log_error(part, fitted)
+        off = _log_error(part, fitted)
+        sizes = np.searchsorted([end for _, end in CLASSES], part.batch["bytes"], side="right")
         for kind, size, one in zip(part.kind.tolist(), sizes.tolist(), off.tolist(), strict=True):
             yield {"gpu": part.gpu, "kind": kind, "bytes": CLASSES[size][0]}, one
 
 
-def _intervals(folds: Folds) -> dict[str, list[float]]:
+def _intervals(judged: Iterable[tuple[LinkRows, FittedLinks]]) -> dict[str, list[float]]:
     """Factors between which 90 % of measured over predicted times lie, rows by their weight, by path.
 
     Launches by themselves tell of a host; what is not known of it counts beside.
     """
-    judged = [(part.take(part.conditions.timing != "stream"), other) for parts, other in folds for part in parts]
-    judged = [(part, other) for part, other in judged if len(part)]
-    if not judged:
-        return {}
-    names = [paths_of(part.batch, part.device, part.conditions, other.physics) for part, other in judged]
-    paths, error, weight = (
-        np.concatenate(each)
-        for each in (names, [-_log_error(*one) for one in judged], [part.weight for part, _ in judged])
-    )
+    frames = []
+    for part, fitted in judged:
+        path = paths_of(part.batch, part.device, part.conditions, fitted.physics)
+        columns = {"path": path, "error": -_log_error(part, fitted), "weight": part.weight}
+        frames.append(pd.DataFrame(columns)[part.conditions.timing != "stream"])
     intervals = {}
-    for path in sorted({str(name) for name in paths}):
-        ends = weighted_quantiles(error[paths == path], weight[paths == path], [0.05, 0.95])
-        intervals[path] = [round(float(np.exp(end)), 4) for end in ends]
+    for path, rows in pd.concat(frames).groupby("path") if frames else ():
+        ends = weighted_quantiles(rows["error"].to_numpy(), rows["weight"].to_numpy(), [0.05, 0.95])
+        intervals[str(path)] = np.exp(ends).round(4).tolist()
     return intervals
+
+
+def _with_intervals(fitted: FittedLinks, folds: Sequence[Fold]) -> FittedLinks:
+    return replace(fitted, intervals=_intervals((part, fold.fitted) for fold in folds for part in fold.held))
 
 
 LINKS = ConstantsFit(
     read=read_links,
     solve=solve_links,
     errors=errors_of,
-    fold=lambda part: part.device.architecture,
-    finish=lambda fitted, folds: replace(fitted, intervals=_intervals(folds)),
+    traits=("device.architecture",),
+    finish=_with_intervals,
     kept=("intervals", "intervals_seen"),
     rows="collectives of GPUs",
 )

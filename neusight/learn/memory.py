@@ -6,21 +6,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
-from neusight.executors.costs import NORMAL_90
 from neusight.laws.doubts import spread
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, grouped, significant
-from neusight.learn.physics.solve import likeliest
-from neusight.learn.served import resolved_rows
-from neusight.learn.sums import students_widening
+from neusight.learn.sums import fit_shares, students_widening
 from neusight.measured.folder import FITTED, learned_tables
 from neusight.measured.table import MeasuredTable, read_table
 from neusight.plans.fits import verdict
@@ -32,6 +29,8 @@ PEAK = "peak_allocated_bytes"
 """Column of the allocator's peak on the last rank of the pipeline."""
 RESERVED = "peak_reserved_bytes"
 """Column of the most that an allocator reserves on any rank."""
+FIRST = {"kept": 0.02, "libraries": 0.1}
+"""Shares of sources from which the likeliest are sought."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +57,23 @@ class MeasuredPeak:
 
 def read_memory(options: FitOptions, report: Report | None = None) -> Evidence[MeasuredPeak]:
     """Peaks of memory in a folder of measured rows."""
-    left_out: Counter[str] = Counter()
-    every = map(read_table, sorted((options.data / "training").glob("*.parquet")))
-    tables = {PEAK: _with(PEAK, learned_tables(options.data, "training")), RESERVED: _with(RESERVED, every)}
-    peaks = [
-        MeasuredPeak(run=run, measured_bytes=row[column], quantity=column, taught=row.get("split") == FITTED)
-        for column, several in tables.items()
-        for row, run in resolved_rows(several, left_out)
-    ]
-    files = [table.path for several in tables.values() for table in several]
-    return Evidence(rows=peaks if tables[PEAK] else [], files=files, skipped=left_out)
+    allocated = [*_with(PEAK, learned_tables(options.data, "training"))]
+    every = map(read_table, sorted((options.data / "training").glob("*.parquet"))) if allocated else ()
+    return Evidence.of([*allocated, *_with(RESERVED, every)], _peak)
 
 
-def _with(column: str, tables: Iterable[MeasuredTable]) -> list[MeasuredTable]:
-    """Rows of tables that measured a column."""
-    return [replace(one, frame=one.frame[one.frame[column].notna()]) for one in tables if column in one.frame]
+def _with(column: str, tables: Iterable[MeasuredTable]) -> Iterator[MeasuredTable]:
+    """Rows of tables that measured a column, without the other one of peaks."""
+    for table in tables:
+        if column in table.frame:
+            others = table.frame.columns.intersection([PEAK, RESERVED]).drop(column)
+            yield replace(table, frame=table.frame[table.frame[column].notna()].drop(columns=others))
+
+
+def _peak(row: Mapping[Any, Any], question: Any) -> MeasuredPeak:
+    (quantity,) = row.keys() & {PEAK, RESERVED}
+    run, taught = question.resolve(), row.get("split") == FITTED
+    return MeasuredPeak(run=run, quantity=quantity, measured_bytes=row[quantity], taught=taught)
 
 
 def solve_memory(evidence: Evidence[MeasuredPeak], options: FitOptions, report: Report | None = None) -> FoundConstants:
@@ -101,24 +102,16 @@ def expert_load(peaks: Sequence[MeasuredPeak]) -> float:
 
 
 def spreads(ranks: Sequence[RankMemory], measured_bytes: np.ndarray) -> dict[str, float]:
-    """Shares of what a step keeps and of libraries: their ratio by maximum likelihood of normal errors, their size such
-    that 90 % of errors lie in their interval.
-    """
+    """Shares of what a step keeps and of libraries that make 90 % of errors lie in their intervals."""
     errors = measured_bytes - np.array([rank.allocated for rank in ranks])
-    named = [names for _, names in SOURCES.values()]
-    terms = np.array([[sum(rank.parts.get(name, 0.0) for name in names) for names in named] for rank in ranks])
-
-    def deviations(found: np.ndarray) -> np.ndarray:
-        known = dict(zip(("kept", "libraries"), found, strict=True))
-        shares = np.array([known.get(source, share) for source, (share, _) in SOURCES.items()])
-        return np.asarray(np.sqrt(((terms * shares) ** 2).sum(axis=1)))
-
-    def surprise(found: np.ndarray) -> float:
-        return float((np.log(deviations(found)) + (errors / deviations(found)) ** 2 / 2).sum())
-
-    found = likeliest(surprise, [0.02, 0.1])
-    size = np.quantile(np.abs(errors) / deviations(found), 0.9) / NORMAL_90
-    return dict(zip(("kept", "libraries"), (size * found).tolist(), strict=True))
+    sizes = {
+        source: np.array([sum(rank.parts.get(name, 0.0) for name in names) for rank in ranks])
+        for source, (_, names) in SOURCES.items()
+    }
+    known = [SOURCES[source][0] * size for source, size in sizes.items() if source not in FIRST]
+    terms = np.stack([sizes[source] for source in FIRST], axis=1)
+    found = fit_shares(errors, terms, np.sqrt(np.square(known).sum(axis=0)), [*FIRST.values()])
+    return dict(zip(FIRST, found.tolist(), strict=True))
 
 
 def _reserved(run: TrainingRun, measured_bytes: float) -> tuple[float, float]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
+import pandas as pd
 
 from neusight.devices.spec import MicrocontrollerSpec
 from neusight.errors import NeusightError
@@ -22,9 +23,6 @@ from neusight.measured.table import columns_of, filled, read_table
 from neusight.questions import Step
 from neusight.steps.answers import StepAnswers
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 ALIKE = ["gpu", "model", "libraries", "overrides"]
 """Columns that repetitions of an inference share."""
 LATENCY, POWER, LIBRARY = "latency", "power", "library"
@@ -36,38 +34,31 @@ more libraries on one board would tell)."""
 
 @dataclass(frozen=True, kw_only=True)
 class BoardMeasurements(Measurements):
-    """An inference of a model on a board at one clock by one library, or the power that was drawn meanwhile."""
+    """The time of an inference of a model on a board at one clock by one ``library``, or the power that was drawn
+    meanwhile; ``expected`` is what constants expect.
+    """
 
     device: MicrocontrollerSpec
     model: str
+    library: str = ""
+    expected: Callable[[IntegerPhysics], float]
 
     @property
     def gpu(self) -> str:
         """Id of the board at its usual clock."""
         return (self.device.original or self.device).id
 
-
-@dataclass(frozen=True, kw_only=True)
-class Inferences(BoardMeasurements):
-    """The time of an inference."""
-
-    library: str
-    kernels: Sequence[tuple[KernelBatch, np.ndarray]]
-
     def timed(self, constants: IntegerPhysics, held: None = None) -> tuple[np.ndarray, None]:
-        """Time [s] by the middle of libraries, with calls of layers."""
-        cycles = sum(float(counts @ kernel_cycles(batch, self.device, constants)) for batch, counts in self.kernels)
-        calls = sum(float(counts.sum()) for _, counts in self.kernels)
-        return np.array([cycles / self.device.clock_hz + calls * self.device.launch_overhead_s]), None
+        """Time [s] or power [W]."""
+        return np.array([self.expected(constants)]), None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Meter(BoardMeasurements):
-    """The power of an inference."""
-
-    def timed(self, constants: IntegerPhysics, held: None = None) -> tuple[np.ndarray, None]:
-        """Power [W] by what datasheets state."""
-        return np.array([active_power_w(self.device, constants)]), None
+def _latency_s(
+    device: MicrocontrollerSpec, kernels: Sequence[tuple[KernelBatch, np.ndarray]], constants: IntegerPhysics
+) -> float:
+    """Time by the middle of libraries, with calls of layers."""
+    cycles = sum(float(counts @ kernel_cycles(batch, device, constants)) for batch, counts in kernels)
+    return cycles / device.clock_hz + device.launch_overhead_s * sum(float(counts.sum()) for _, counts in kernels)
 
 
 def read_microcontrollers(options: FitOptions, report: Report | None = None) -> Evidence[BoardMeasurements]:
@@ -89,11 +80,12 @@ def _measured(rows: pd.DataFrame, answers: StepAnswers) -> Iterator[BoardMeasure
     kernels = [(batch, ready.program.counts[at]) for batch, at in ready.program.batches]
     known = {"device": ready.device, "model": first["model"], "weight": np.ones(1)}
     seconds = 1e-3 * rows["latency_ms"]
-    yield Inferences(
-        **known, kind=LATENCY, measured=np.array([seconds.median()]), library=first["libraries"], kernels=kernels
-    )
-    if len(watts := (rows["energy_j"] / seconds).dropna()):
-        yield Meter(**known, kind=POWER, measured=np.array([watts.median()]))
+    figures = [(LATENCY, seconds, first["libraries"], partial(_latency_s, ready.device, kernels))]
+    figures.append((POWER, (rows["energy_j"] / seconds).dropna(), "", partial(active_power_w, ready.device)))
+    for kind, measured, library, expected in figures:
+        if len(measured):
+            median = np.array([measured.median()])
+            yield BoardMeasurements(**known, kind=kind, measured=median, library=library, expected=expected)
 
 
 def solve_microcontrollers(
@@ -122,17 +114,16 @@ def errors_of(parts: Sequence[BoardMeasurements], fitted: FittedMicrocontrollers
     """Errors by kind of core and model, of libraries that others were measured with, and of the boards' power."""
     libraries = fitted.effects[LIBRARY]
     for part in parts:
-        library = getattr(part, LIBRARY, "")
-        if not library or library in libraries:
+        if not part.library or part.library in libraries:
             off = part.log_error(fitted.physics) + fitted.devices.of(part.kind, part.device).mean
             model = part.model if part.kind == LATENCY else POWER
-            yield {"core": part.device.architecture, "model": model}, off + libraries.get(library, 0.0)
+            yield {"core": part.device.architecture, "model": model}, off + libraries.get(part.library, 0.0)
 
 
 MICROCONTROLLERS = ConstantsFit(
     read=read_microcontrollers,
     solve=solve_microcontrollers,
     errors=errors_of,
-    fold=lambda part: part.device.architecture,
+    traits=("device.architecture",),
     rows="inferences of microcontrollers",
 )

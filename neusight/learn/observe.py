@@ -67,8 +67,7 @@ def _fitted(terms: np.ndarray, pass_s: np.ndarray, shipped: Mapping[str, float])
         SumObservation(gpu="", alike=f"window {number}", measured=each_s, terms=row)
         for number, (each_s, row) in enumerate(zip(pass_s.tolist(), terms, strict=True))
     ]
-    each = np.hstack([np.eye(len(NAMES)), np.ones((len(NAMES), 1))])
-    places = np.broadcast_to(each, (*terms.shape, len(NAMES) + 1))
+    places = np.hstack([np.eye(len(NAMES)), np.ones((len(NAMES), 1))])
     # A server may be as far from others of its era, whatever runs, as eras are from one another.
     server = {"server": (1.0, shipped_constants(COMMON)["spread"])}
     found = fit_sums(windows, priors_around({name: shipped[name] for name in NAMES}) | server, places).values

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from neusight.learn.evidence import ask_each
-from neusight.measured import MeasuredTable
-from neusight.measured.compare import question_of
+from neusight.api import Predictor
+from neusight.learn import Report
+from neusight.learn.evidence import Evidence, ask_each, grouped
 from neusight.measured.folder import rows_to_fit
 from neusight.serving.deployment import Deployment, share_prices
 from neusight.serving.load import Load, longest_of
 from neusight.serving.run import ServingRun
 from neusight.serving.simulate import simulate
 
-if TYPE_CHECKING:
-    from neusight.api import Predictor
-
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServedRow:
-    """A measured row, its load, and what it deploys."""
+    """A measured row, its load, and what it deploys; passes of rows of the same ``prices`` take the same times."""
 
     row: Mapping[Any, Any]
     load: Load
     deployment: Deployment
+    prices: Any = None
+
+    @property
+    def gpu(self) -> str:
+        """Id of the device."""
+        return str(self.row["gpu"])
 
     @property
     def shares(self) -> float:
@@ -51,56 +51,34 @@ class ServedRow:
         return simulate(served.share_of(self.load), served.limits, served.tables, served.server.request_s)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServedRows:
-    """Rows that constants learn from, those whose passes take the same times together; ``files`` that they come from,
-    and why others are left out, each reason with their number.
-    """
-
-    groups: list[list[ServedRow]]
-    files: list[Path]
-    left_out: Counter[str] = field(default_factory=Counter)
-
-    def answers(
-        self,
-        ask: Callable[[ServedRow], T],
-        left_out: Counter[str],
-        prepare: Callable[[Deployment], Deployment] = lambda deployment: deployment,
-    ) -> Iterator[T]:
-        """What is asked of each row; those without an answer are counted in ``left_out``, by reason."""
-        for group in self.groups:
-            deployments = share_prices([prepare(one.deployment) for one in group])
-            rows = [replace(one, deployment=each) for one, each in zip(group, deployments, strict=True)]
-            yield from ask_each(rows, ask, left_out)
-
-
-def read_served(data: Path, predictor: Predictor, quantity: str = "") -> ServedRows:
+def read_served(data: Path, predictor: Predictor, quantity: str = "") -> Evidence[ServedRow]:
     """Served models in a folder of measured rows that constants learn from, those that measured a quantity.
 
     Raises:
         DataError: none there.
     """
-    groups: dict[Any, list[ServedRow]] = {}
-    left_out: Counter[str] = Counter()
-    tables = rows_to_fit(data, "serving", left_out, quantity)
 
-    def served(row: Mapping[Any, Any], question: Any) -> tuple[Any, ServedRow]:
-        deployment = predictor.deployment(question.model, question.device, longest_of(question.load), question.setup)
+    def served(row: Mapping[Any, Any], question: Any) -> ServedRow:
+        asked = question.resolve()
+        deployment = predictor.deployment(asked.model, asked.device, longest_of(asked.load), asked.setup)
         _ = deployment.limits
-        key = question.model, row["gpu"], question.setup.priced
-        return key, ServedRow(row=row, load=question.load, deployment=deployment)
+        prices = asked.model, row["gpu"], asked.setup.priced
+        return ServedRow(row=row, load=asked.load, deployment=deployment, prices=prices)
 
-    for key, row in ask_each([*resolved_rows(tables, left_out)], lambda each: served(*each), left_out):
-        groups.setdefault(key, []).append(row)
-    return ServedRows(groups=list(groups.values()), files=[table.path for table in tables], left_out=left_out)
+    skipped: Counter[str] = Counter()
+    return Evidence.of(rows_to_fit(data, "serving", skipped, quantity), served, skipped)
 
 
-def resolved_rows(tables: Iterable[MeasuredTable], left_out: Counter[str]) -> Iterator[tuple[Mapping[Any, Any], Any]]:
-    """Rows of tables with what they ask; those that are no question are counted in ``left_out``, by reason."""
-
-    def resolved(row: Mapping[Any, Any], table: MeasuredTable) -> tuple[Mapping[Any, Any], Any]:
-        question: Any = question_of(row, table)
-        return row, question.resolve()
-
-    for table in tables:
-        yield from ask_each(table.frame.to_dict("records"), partial(resolved, table=table), left_out)
+def answers(
+    evidence: Evidence[ServedRow],
+    ask: Callable[[ServedRow], Any],
+    prepare: Callable[[Deployment], Deployment] = lambda deployment: deployment,
+    report: Report | None = None,
+) -> Evidence[Any]:
+    """What is asked of each row with its deployment prepared; rows without an answer are counted."""
+    found, skipped = list[Any](), Counter(evidence.skipped)
+    for group in grouped(evidence.rows, lambda row: row.prices).values():
+        deployments = share_prices([prepare(one.deployment) for one in group])
+        rows = [replace(one, deployment=each) for one, each in zip(group, deployments, strict=True)]
+        found += ask_each(rows, ask, skipped, report, f"{len(found):,} rows answered")
+    return Evidence(rows=found, files=evidence.files, skipped=skipped)

@@ -10,23 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from scipy.stats import binomtest
 
 from neusight.executors.costs import NORMAL_90
+from neusight.laws.constants import priors
 from neusight.laws.doubts import spread
 from neusight.laws.fitted import FittedSources, shipped
 from neusight.laws.source_doubts import ALONE, KINDS, Components, SourceDoubts
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, grouped, significant
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, Fold, grouped, significant
 from neusight.learn.physics.solve import likeliest
 from neusight.learn.sums import students_widening
 from neusight.measured.errors import crps
 from neusight.measured.table import STATISTIC, TRUTH, read_frame
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 WORTH = 12.0
 """Numbers that a source counts as, at most: more of them differ in their batch or length alone."""
@@ -53,10 +53,6 @@ class EvaluatedRow:
     kind: str
     off: float
     stated: float
-
-    def spread(self, known: SourceDoubts) -> float:
-        """Standard deviation with those of its source."""
-        return spread(getattr(known, self.kind).beside({"": self.stated}, self.kind, "number"))
 
 
 def read_sources(options: FitOptions, report: Report | None = None) -> Evidence[EvaluatedRow]:
@@ -95,22 +91,19 @@ def kind_of(row: dict[Any, Any]) -> str:
 def solve_sources(evidence: Evidence[EvaluatedRow], options: FitOptions, report: Report | None = None) -> FittedSources:
     """Components of all kinds of figures."""
     kinds = {kind: _columns(rows) for kind, rows in grouped(evidence.rows, lambda row: row.kind).items()}
-    known = {one.name: one.metadata["prior"] for one in fields(Components)}
-    centre, width = np.transpose([(one.value, one.spread) for one in known.values()])
+    known = priors(SourceDoubts())
+    centre, width = np.transpose([(one.value, one.spread) for one in known.values()])[:, : len(fields(Components))]
     every, spread = _likeliest([rows for kind, rows in kinds.items() if kind != COUNTED], centre, width)
     around = {kind: (centre, width) if kind == COUNTED else (every, OWN_KIND) for kind in kinds}
     found = {kind: _likeliest([rows], *around[kind]) for kind, rows in kinds.items()}
-    names = [f"{kind.name}.{name}" for kind in fields(SourceDoubts) for name in known]
-    sizes, deviations = (
-        np.ravel([found.get(kind.name, (every, np.hypot(spread, OWN_KIND)))[at] for kind in fields(SourceDoubts)])
-        for at in range(2)
-    )
-    off = np.array([row.off for row in evidence.rows])
+    unseen = every, np.hypot(spread, OWN_KIND)
+    sizes, deviations = np.concatenate([found.get(kind.name, unseen) for kind in fields(SourceDoubts)], axis=1)
+    values = dict(zip(known, (students_widening(FREEDOM) * sizes).tolist(), strict=True))
     return FittedSources(
         **evidence.about(),
-        values=significant(dict(zip(names, (students_widening(FREEDOM) * sizes).tolist(), strict=True)), 3),
-        deviations=significant(dict(zip(names, deviations.tolist(), strict=True)), 3),
-        error=float(np.abs(np.expm1(off)).mean()),
+        values=significant(values, 3),
+        deviations=significant(dict(zip(known, deviations.tolist(), strict=True)), 3),
+        error=float(np.mean([abs(np.expm1(row.off)) for row in evidence.rows])),
         sources=len({row.source for row in evidence.rows}),
     )
 
@@ -159,52 +152,52 @@ def surprise_of(sizes: np.ndarray, off: np.ndarray, stated: np.ndarray, source: 
     return float(np.minimum(1.0, WORTH / count) @ each)
 
 
-def judge_sources(
-    evidence: Evidence[EvaluatedRow], fitted: FittedSources, options: FitOptions, report: Report | None = None
-) -> FittedSources:
+def with_intervals(fitted: FittedSources, folds: Sequence[Fold]) -> FittedSources:
     """With figures of each kind's intervals, of sources that were left out. A kind whose stated doubts hold there by
     themselves, and score no worse, keeps them.
     """
-    spreads = np.zeros(len(evidence.rows))
-    held = {id(row): place for place, row in enumerate(evidence.rows)}
-    for _, rest in evidence.folds(lambda row: row.source, report, "components"):
-        physics = solve_sources(rest, options).physics
-        for row in rest.held:
-            spreads[held[id(row)]] = row.spread(physics)
-    hold = [one for one in interval_rows(evidence.rows, spreads) if one["alone_chance"] > LIKELY]
+    rows = [row for fold in folds for row in fold.held]
+    known = [getattr(fold.fitted.physics, row.kind) for fold in folds for row in fold.held]
+    spreads = [spread(doubts.beside({"": row.stated}, "", "")) for doubts, row in zip(known, rows, strict=True)]
+    hold = [one for one in interval_rows(rows, spreads) if one["alone_chance"] > LIKELY]
     alone = {one["kind"] for one in hold if one["alone_crps"] <= one["crps"]} - {EVERY}
-    kept = [row.stated if row.kind in alone else size for row, size in zip(evidence.rows, spreads, strict=True)]
+    kept = [row.stated if row.kind in alone else size for row, size in zip(rows, spreads, strict=True)]
     values = {f"{kind}.{name}": value for kind in sorted(alone) for name, value in asdict(ALONE).items()}
-    return replace(fitted, values=fitted.values | values, errors=interval_rows(evidence.rows, np.array(kept)))
+    return replace(fitted, values=fitted.values | values, errors=interval_rows(rows, kept))
 
 
-def interval_rows(rows: Sequence[EvaluatedRow], spreads: np.ndarray) -> list[dict[str, Any]]:
+def interval_rows(rows: Sequence[EvaluatedRow], spreads: Sequence[float]) -> list[dict[str, Any]]:
     """Intervals with standard deviations ``spreads``, shape (n,), by kind, beside those that answers state alone:
     ``inside`` in percent, ``chance`` of as unlikely a number of them by a binomial test of 90 %, ``width`` (mean
     standard deviation) and ``crps`` in percent.
     """
-    from scipy.stats import binomtest
-
     kinds = np.array([row.kind for row in rows])
-    off, stated = (np.array([getattr(row, name) for row in rows]) for name in ("off", "stated"))
+    off, stated = np.array([(row.off, row.stated) for row in rows]).T
     found = []
-    for kind in (*dict.fromkeys(sorted(kinds.tolist())), EVERY):
+    for kind in (*sorted({*kinds.tolist()}), EVERY):
         some = (kinds == kind) | (kind == EVERY)
-        figures: dict[str, float] = {}
-        for name, sizes in (("alone_", stated), ("", spreads)):
-            low, high = np.exp(-NORMAL_90 * sizes[some]), np.exp(NORMAL_90 * sizes[some])
-            inside = np.abs(off[some]) <= NORMAL_90 * sizes[some]
-            figures |= {f"{name}inside": 100.0 * float(inside.mean()), f"{name}width": float(sizes[some].mean())}
-            figures[f"{name}crps"] = float(crps(low, high, np.exp(off[some])).mean())
-            figures[f"{name}chance"] = float(binomtest(int(inside.sum()), int(some.sum()), 0.9).pvalue)
+        alone = {f"alone_{name}": value for name, value in _interval_figures(off[some], stated[some]).items()}
+        figures = significant(alone | _interval_figures(off[some], np.array(spreads)[some]), 3)
         sources = len({row.source for row, chosen in zip(rows, some, strict=True) if chosen})
-        found.append({"kind": kind, "rows": int(some.sum()), "sources": sources, **significant(figures, 3)})
+        found.append({"kind": kind, "rows": int(some.sum()), "sources": sources, **figures})
     return found
+
+
+def _interval_figures(off: np.ndarray, spreads: np.ndarray) -> dict[str, float]:
+    ends = NORMAL_90 * spreads
+    inside = np.abs(off) <= ends
+    return {
+        "inside": 100.0 * float(inside.mean()),
+        "width": float(spreads.mean()),
+        "crps": float(crps(np.exp(-ends), np.exp(ends), np.exp(off)).mean()),
+        "chance": float(binomtest(int(inside.sum()), len(off), 0.9).pvalue),
+    }
 
 
 SOURCES = ConstantsFit(
     read=read_sources,
     solve=solve_sources,
-    judge=judge_sources,
+    traits=("source",),
+    finish=with_intervals,
     rows="evaluated rows (`neusight evaluate FILES --format csv`)",
 )

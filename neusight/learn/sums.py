@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 
 from neusight.executors.costs import NORMAL_90
-from neusight.learn.evidence import group_weights
-from neusight.learn.physics.solve import Rows, solve
+from neusight.learn.evidence import group_weights, significant
+from neusight.learn.physics.solve import Rows, likeliest, solve
 
 GROUP_WEIGHT = 6.0
 """Rows that measurements which are alike count as: more of them differ in their load or scale alone."""
 MOST_STEPS = 40
+NORMAL, LEAST = 1e9, 1e-3
+"""Degrees of freedom of Student's t distribution that is a normal one, and standard deviation of any error
+(numerics)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,11 @@ class SumFit:
         """Mean absolute relative error."""
         return float(np.mean(np.abs(np.expm1(self.log_error))))
 
+    def found(self) -> dict[str, Any]:
+        """Constants, how well they are known, and the error, rounded: fields of ``FittedConstants``."""
+        known = {"values": significant(self.values, 5), "deviations": significant(self.deviations, 3)}
+        return known | {"error": round(self.error, 4)}
+
 
 def fit_sums(
     observations: Sequence[SumObservation], prior: Mapping[str, tuple[float, float]], places: np.ndarray | None = None
@@ -61,22 +69,18 @@ def fit_sums(
     Args:
         observations: n of them, whose terms T are what each kind takes by itself or how often it occurs.
         prior: each constant's middle and the standard deviation of its logarithm, by name.
-        places: A, which constants multiply each term, shape (n, t, c); default each term its own, c = t.
+        places: A, which constants multiply each term, shape (t, c); default each term its own, c = t.
     """
     terms = np.stack([o.terms for o in observations])
     centre, spread = np.transpose(list(prior.values()))
-    if places is None:
-        places = np.broadcast_to(np.eye(terms.shape[1]), (*terms.shape, terms.shape[1]))
-
-    def parts(place: np.ndarray) -> np.ndarray:
-        return np.asarray(terms * np.exp(places @ place))
+    places = np.eye(terms.shape[1]) if places is None else places
 
     def evaluate(place: np.ndarray) -> np.ndarray:
-        return np.log(parts(place).sum(axis=1))
+        return np.log((terms * np.exp(places @ place)).sum(axis=1))
 
     def jacobian(place: np.ndarray) -> np.ndarray:
-        share = parts(place)
-        return np.einsum("nk,nkc->nc", share / share.sum(axis=1, keepdims=True), places)
+        parts = terms * np.exp(places @ place)
+        return np.asarray(parts @ places / parts.sum(axis=1, keepdims=True))
 
     names = sorted({o.alike for o in observations})
     effect = np.array([names.index(o.alike) for o in observations])
@@ -89,6 +93,43 @@ def fit_sums(
         deviations=dict(zip(prior, solution.deviation.tolist(), strict=True)),
         log_error=evaluate(solution.place) - target,
     )
+
+
+def log_errors(observations: Sequence[SumObservation], logs: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """log(predicted / measured) of sums with logarithms of constants, shape (n,); ``places`` see ``fit_sums``."""
+    terms, measured = np.stack([o.terms for o in observations]), np.array([o.measured for o in observations])
+    return np.asarray(np.log(terms @ np.exp(places @ logs) / measured))
+
+
+def fit_shares(
+    errors: np.ndarray,
+    terms: np.ndarray,
+    known: np.ndarray,
+    start: Sequence[float],
+    weight: np.ndarray | float = 1.0,
+    freedom: float = NORMAL,
+) -> np.ndarray:
+    """Shares of terms that, with what is known, are the standard deviations of errors: their ratios are the likeliest,
+    their size has 90 % of the errors in their 90 % intervals.
+
+    Args:
+        errors, known: with the standard deviation that others than these terms leave, shape (n,).
+        terms: shape (n, shares).
+        start: shares from which the likeliest are sought.
+        weight: of each error.
+        freedom: degrees of freedom of Student's t distribution, of which errors are taken.
+    """
+    weight = weight * np.ones(len(errors)) / len(errors)
+
+    def surprise(shares: np.ndarray) -> float:
+        variance = np.maximum(known**2 + np.square(terms * shares).sum(axis=1), LEAST**2)
+        tails = (freedom + 1.0) / 2.0 * np.log1p(errors**2 / variance / freedom)
+        return float(weight @ (np.log(variance) / 2.0 + tails))
+
+    shares = likeliest(surprise, start)
+    beyond = np.sqrt(np.maximum((errors / NORMAL_90) ** 2 - known**2, 0.0))
+    stated = np.sqrt(np.square(terms * shares).sum(axis=1))
+    return np.asarray(shares * weighted_quantiles(beyond / stated, weight, 0.9))
 
 
 def weighted_quantiles(values: np.ndarray, weight: np.ndarray, shares: Any) -> np.ndarray:

@@ -107,7 +107,7 @@ def test_modules_of_a_fit_reach_all_that_it_runs() -> None:
     for name in left_out.NAMES:
         reached = imported_by(*left_out.modules_of(name))
         fit = FITS[name]
-        used = {each.__module__ for each in (type(fit), fit.read, fit.solve, fit.judge, fit.unfitted) if each}
+        used = {each.__module__ for each in (type(fit), fit.read, fit.solve, fit.finish, fit.unfitted) if each}
         assert {module for module in used if module.startswith("neusight")} <= reached, name
 
 

@@ -15,7 +15,7 @@ def test_nine_of_ten_lie_inside_and_the_shape_is_found() -> None:
     for at in range(600):
         ratio, sources = float(np.exp(draw.normal(0.4, 0.5))), float(draw.uniform(0.02, 0.2))
         error = draw.normal(0.0, np.hypot(sources, known.deviation(ratio)))
-        pairs.append(Residual(f"set {at % 3}", False, error, sources, ratio))
+        pairs.append(Residual(f"set {at % 3}", "time", error, sources, ratio))
     found = fitted(pairs)
     inside = [abs(p.error) <= 1.645 * np.hypot(p.sources, found.deviation(p.ratio)) for p in pairs]
     assert 0.88 < np.mean(inside) < 0.92

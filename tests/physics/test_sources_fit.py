@@ -18,10 +18,10 @@ from neusight.learn.evidence import Evidence, FitOptions
 from neusight.learn.sources import (
     FREEDOM,
     LEAST,
+    SOURCES,
     EvaluatedRow,
     evaluated_rows,
     interval_rows,
-    judge_sources,
     kind_of,
     read_sources,
     solve_sources,
@@ -87,12 +87,12 @@ def test_interval_rows_hold_of_errors_that_are_as_stated() -> None:
     assert step["inside"] == step["alone_inside"] and step["crps"] == step["alone_crps"]
 
 
-def test_judge_sources_keeps_stated_doubts_that_hold_alone() -> None:
+def test_a_fit_of_sources_keeps_stated_doubts_that_hold_alone() -> None:
     seeded = np.random.default_rng(3)
     alike = [replace(row, off=float(seeded.normal(0, row.stated))) for row in rows_of(0.1, 0.1, sources=8)]
     apart = [replace(row, kind="ttft") for row in rows_of(0.4, 0.1, sources=8)]
     evidence = Evidence(rows=alike + apart, files=[])
-    physics = judge_sources(evidence, solve_sources(evidence, OPTIONS), OPTIONS).physics
+    physics = SOURCES.judged(evidence, solve_sources(evidence, OPTIONS), OPTIONS).physics
     assert physics.step == ALONE
     assert physics.ttft.between > 0.2
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +38,7 @@ def test_constants_of_sums_are_found_again() -> None:
 def test_a_constant_of_two_terms_is_one_and_products_of_constants_multiply() -> None:
     """log t = log(T0 exp(x0) + T1 exp(x0 + x1) + T2 exp(x2))."""
     observations = sums([2.0, 2.0, -4.0], np.array([2e-3, 2e-3 * 1.5, 0.8]))
-    places = np.broadcast_to([[1.0, 0, 0], [1.0, 1.0, 0], [0, 0, 1.0]], (len(observations), 3, 3))
+    places = np.array([[1.0, 0, 0], [1.0, 1.0, 0], [0, 0, 1.0]])
     fit = fit_sums(observations, PRIOR, places)
     assert fit.values == pytest.approx({"a": 2e-3, "b": 1.5, "c": 0.8}, rel=0.05)
 
@@ -67,10 +66,9 @@ def test_rows_that_cannot_be_simulated_are_counted(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(served, "share_prices", lambda deployments: deployments)
     monkeypatch.setattr(served, "replace", lambda row, deployment: deployment)
-    groups: Any = [[SimpleNamespace(deployment=number) for number in range(3)]]
-    left_out: Counter[str] = Counter()
-    assert list(served.ServedRows(groups=groups, files=[]).answers(answer, left_out)) == ["seen"]  # type: ignore[arg-type]
-    assert left_out == {"too long": 2}
+    rows: Any = [SimpleNamespace(deployment=number, prices="") for number in range(3)]
+    answered = served.answers(Evidence(rows=rows, files=[]), answer)  # type: ignore[arg-type]
+    assert answered.rows == ["seen"] and answered.skipped == {"too long": 2}
 
 
 def test_steps_that_cannot_be_simulated_are_counted() -> None:
@@ -78,24 +76,24 @@ def test_steps_that_cannot_be_simulated_are_counted() -> None:
         raise DataError("no such run")
 
     step: Any = training_steps.MeasuredStep(source="a", seconds=1.0, run=None)  # type: ignore[arg-type]
-    observations, left_out = training_steps.observe([step, step], timer, training_steps.PRIOR)
-    assert observations == [] and left_out == {"no such run": 2}
+    observed = training_steps.observe(Evidence(rows=[step, step], files=[]), timer, training_steps.PRIOR)
+    assert observed.rows == [] and observed.skipped == {"no such run": 2}
 
 
-def test_judge_training_leaves_out_gpus_trainers_and_sources() -> None:
+def test_a_fit_of_training_leaves_out_gpus_trainers_and_sources() -> None:
     """Products of the second trainer take twice as long: where it is left out the spread is ln 2 over 1.645."""
     names = [(gpu, engine) for gpu in ("a100", "h100") for engine in ("one", "other")]
     rows = [
         training_steps.StepObservation(
-            gpu=gpu, engine=engine, source=f"{gpu} {engine}", alike=f"{gpu} {engine} {n}", first=False,
-            measured=2.0 if engine == "other" else 1.0, terms=np.eye(len(training_steps.TERMS))[0],
+            gpu=gpu, engine=engine, source=f"{gpu} {engine}", alike=f"{gpu} {engine} {n}",
+            measured=2.0 if engine == "other" else 1.0, terms=np.eye(len(training_steps.KINDS))[0],
         )
         for gpu, engine in names for n in range(40)
     ]  # fmt: skip
     evidence = Evidence(rows=rows, files=())
-    judged = training_steps.judge_training(evidence, training_steps.PRIOR, FitOptions(data=Path()))
-    assert {*judged.left_out} == {"a100", "h100", "one", "other", *(f"{gpu} {engine}" for gpu, engine in names)}
-    assert judged.left_out["other"]["rows"] == 80.0
-    spreads = {name: errors["spread"] for name, errors in judged.left_out.items()}
-    assert judged.spread == pytest.approx((spreads["one"] + spreads["other"]) / 2, abs=1e-4)
-    assert spreads["other"] > spreads["a100"] and judged.spread == pytest.approx(np.log(2.0) / 1.645, rel=0.2)
+    judged = training_steps.TRAINING.judged(evidence, training_steps.PRIOR, FitOptions(data=Path()))
+    means = {(row["fit"], row["gpu"], row["engine"]): row["mean"] for row in judged.errors}
+    fits = ("seen", *(f"left out by {trait}" for trait in training_steps.TRAITS))
+    assert {*means} == {(fit, *name) for fit in fits for name in names}
+    assert means["left out by engine", "a100", "other"] > 1.2 * means["left out by gpu", "a100", "other"]
+    assert judged.spread == pytest.approx(np.log(2.0) / 1.645, rel=0.2)

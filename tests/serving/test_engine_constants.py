@@ -11,7 +11,7 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.engines import server_named
-from neusight.engines.server import GROUPS, PLATFORM_SPREAD, era_of
+from neusight.engines.server import COMMON, GROUPS, PLATFORM_SPREAD, era_of
 from neusight.learn.engines import (
     ENGINES,
     NAMES,
@@ -68,7 +68,7 @@ def test_constants_are_found_again() -> None:
     assert fitted.error < 0.02
     for name in ("pass_s", "sequence_s", "products", "decode"):
         assert fitted.values[name] == pytest.approx(TRUE[name], rel=0.1), name
-    assert (fitted.cells, fitted.gpus) == (120, ["l4"])
+    assert (fitted.rows, fitted.gpus) == (120, ["l4"])
 
 
 def test_an_era_that_was_not_met_has_those_of_the_same_engine() -> None:
@@ -138,17 +138,18 @@ def test_constants_of_an_era_on_other_gpus_hold_where_it_was_not_met_as_uncertai
     old = [*observations("vllm before 0.8", "l4"), *observations("vllm before 0.8", "t4")]
     other = observations("sglang", "t4", seed=1)
     noisy = [replace(o, measured=o.measured * 1.5 ** (i % 2)) for i, o in enumerate(other)]
-    fitted, common = fit_eras([*old, *noisy]), fit_era([*old, *noisy])
-    chosen = constants_for("vllm before 0.8 on ROCm", fitted, common)
-    assert chosen.values == fitted["vllm before 0.8"].values
-    assert chosen.spread == common.spread > fitted["vllm before 0.8"].spread
+    fitted = fit_eras([*old, *noisy])
+    chosen, own, common = constants_for("vllm before 0.8 on ROCm", fitted), fitted["vllm before 0.8"], fitted[COMMON]
+    assert chosen.values == own.values | {"spread": common.values["spread"]}
+    assert common.values["spread"] > own.values["spread"]
 
 
 def test_fit_eras_gives_an_era_of_one_die_the_spread_of_others_on_left_out_dies() -> None:
     slow = [replace(o, measured=1.3 * o.measured) for o in observations("vllm", "t4")]
     fitted = fit_eras([*observations("vllm", "l4"), *slow, *observations("sglang", "l4", seed=1)])
-    assert fit_era(observations("sglang", "l4", seed=1)).spread < 0.02
-    assert fitted["sglang"].spread == fitted["vllm"].spread == pytest.approx(log(1.3) / 1.645, rel=0.1)
+    assert fit_era(observations("sglang", "l4", seed=1)).values["spread"] < 0.02
+    spread = fitted["sglang"].values["spread"]
+    assert spread == fitted["vllm"].values["spread"] == pytest.approx(log(1.3) / 1.645, rel=0.1)
     assert fitted["sglang"].values["doubt_share"] == 1.0
 
 
@@ -156,10 +157,10 @@ def test_spread_of_an_era_covers_sources_that_were_left_out() -> None:
     """Runs of one source take 1.3 times as long as those of another, beyond what their kernels state or within it."""
     near = [replace(o, source="near") for o in observations("vllm", "l4")]
     far = [replace(o, source="far", measured=1.3 * o.measured, alike=o.alike + " far") for o in near]
-    assert fit_era(near).spread < 0.02
-    assert fit_era([*near, *far]).spread == pytest.approx(log(1.3) / 1.645, rel=0.1)
-    doubted = fit_era([replace(o, doubt=0.2) for o in (*near, *far)])
-    assert (doubted.spread, doubted.values["doubt_share"]) == (0.0, pytest.approx(log(1.3) / 1.645 / 0.2, rel=0.1))
+    assert fit_era(near).values["spread"] < 0.02
+    assert fit_era([*near, *far]).values["spread"] == pytest.approx(log(1.3) / 1.645, rel=0.1)
+    doubted = fit_era([replace(o, doubt=0.2) for o in (*near, *far)]).values
+    assert (doubted["spread"], doubted["doubt_share"]) == (0.0, pytest.approx(log(1.3) / 1.645 / 0.2, rel=0.1))
 
 
 def test_first_tokens_tell_what_a_server_adds_to_them() -> None:
@@ -244,14 +245,14 @@ def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:
     for pp in (1, 2):
         deployment = with_true_constants(deployed(predictor, Setup(pp=pp, overlap=False)))
         (seen,) = observed(row_of(load, {"e2e_max_ms": 1.0}, deployment))
-        terms = dict(zip(NAMES, seen.terms(TRUE), strict=True))
+        terms = dict(zip(NAMES, seen.longer(TRUE), strict=True))
         assert terms["pass_s"] == pytest.approx(64, abs=1)
         assert terms["sequence_s"] == pytest.approx(64 * 8 / pp, rel=0.02)
         assert (terms["rank_s"] > 0) == (pp > 1)
 
 
 def lasts_s(observation: EngineObservation, constants: Mapping[str, float]) -> float:
-    return float(observation.terms(constants) @ [constants[name] for name in NAMES])
+    return float(observation.longer(constants) @ [constants[name] for name in NAMES])
 
 
 def deployed(predictor: Predictor, setup: Setup) -> Deployment:
