@@ -13,8 +13,7 @@ from neusight.devices.spec import SystolicSpec
 from neusight.executors.systolic.times import launch_s, times_of
 from neusight.laws.array_constants import PRIOR, ArrayPhysics
 from neusight.laws.fitted import FittedArrays
-from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, grouped, sample_groups
+from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Report, grouped, sample_groups
 from neusight.learn.physics.problem import KernelMeasurements, Problem
 from neusight.learn.physics.solve import CONVERGED, MOST_STEPS
 from neusight.learn.sums import robust_spread

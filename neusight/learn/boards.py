@@ -19,8 +19,7 @@ from neusight.laws.board_power import PRIOR
 from neusight.laws.constants import priors
 from neusight.laws.fitted import FittedBoards, shipped_boards, shipped_physics
 from neusight.laws.power import flop_energy_j, traffic_pj_per_byte
-from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Fold, together
+from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Report, SolvedFold, together
 from neusight.learn.served import ServedRow, answers, read_served
 from neusight.learn.sums import SumObservation, fit_sums, robust_spread, students_widening
 from neusight.measured import read_table
@@ -91,7 +90,7 @@ def errors_of(observations: Sequence[SumObservation], fitted: FittedBoards) -> E
         yield {"source": o.source, "gpu": o.gpu}, np.log(min(o.terms @ place, o.terms[0]) / o.measured)
 
 
-def _with_spread(fitted: FittedBoards, folds: Sequence[Fold]) -> FittedBoards:
+def _with_spread(fitted: FittedBoards, folds: Sequence[SolvedFold]) -> FittedBoards:
     """With the spread of boards that nobody measured: each source on each GPU counts alike, however many its readings.
     So few GPUs tell of others as Student's t distribution has it.
     """

@@ -23,8 +23,7 @@ from neusight.devices import load_device
 from neusight.engines.server import COMMON, GROUPS, HOST, ROCM
 from neusight.errors import DataError
 from neusight.laws.doubts import OWN
-from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, grouped, significant
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, Report, grouped, significant
 from neusight.learn.served import ServedRow, answers, read_served
 from neusight.learn.sums import GROUP_WEIGHT, SumFit, SumObservation, fit_sums, share_of, spread_beyond
 from neusight.quick_dataclasses import dataclass as quick_dataclass

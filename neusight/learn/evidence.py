@@ -18,7 +18,7 @@ import numpy as np
 
 from neusight.errors import DataError, NeusightError
 from neusight.laws.fitted import FittedConstants
-from neusight.learn import Report
+from neusight.learn import Report as Report
 from neusight.measured import MeasuredTable
 from neusight.measured.compare import question_of
 from neusight.measured.folder import hashes, sources_of
@@ -82,12 +82,10 @@ class Evidence(Generic[R]):
             skipped: rows that were left out before, by reason; rows that are no question or have no answer are added.
             report: called with progress.
         """
-        rows, files, counts = list[R](), list[Path](), Counter(skipped)
-        for table in tables:
-            records = table.frame.to_dict("records")
-            rows += ask_each(records, lambda row: ask(row, question_of(row, table)), counts, report, table.path.stem)  # noqa: B023
-            files.append(table.path)
-        return cls(rows=rows, files=files, skipped=counts)
+        tables, counts = list(tables), Counter(skipped)
+        rows = [(row, table) for table in tables for row in table.frame.to_dict("records")]
+        answers = ask_each(rows, lambda each: ask(each[0], question_of(*each)), counts, report, "rows")
+        return cls(rows=list(answers), files=[table.path for table in tables], skipped=counts)
 
     @property
     def gpus(self) -> list[str]:
@@ -208,7 +206,7 @@ def significant(values: Mapping[str, float], digits: int = 4) -> dict[str, float
     return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
 
 
-class Fold(NamedTuple):
+class SolvedFold(NamedTuple):
     """Rows ``held`` out whose ``trait`` has a value, with the constants that are fitted to all others."""
 
     trait: str
@@ -236,7 +234,7 @@ class ConstantsFit:
     solve: Callable[[Evidence[Any], FitOptions, Report | None], Any]
     errors: Callable[[Sequence[Any], Any], Errors] | None = None
     traits: Sequence[str] = ()
-    finish: Callable[[Any, Sequence[Fold]], Any] = lambda fitted, folds: fitted
+    finish: Callable[[Any, Sequence[SolvedFold]], Any] = lambda fitted, folds: fitted
     kept: tuple[str, ...] = ()
     unfitted: Any = None
     rows: str = "rows to learn from"
@@ -279,7 +277,7 @@ class ConstantsFit:
     def judged(self, evidence: Evidence[Any], fitted: Any, options: FitOptions, report: Report | None = None) -> Any:
         """With errors where each value of the traits is left out, and what those decide."""
         rests = [(trait, *fold) for trait in self.traits for fold in evidence.folds(trait, report)]
-        solved = [Fold(trait, value, rest.held, self._solved(rest, options)) for trait, value, rest in rests]
+        solved = [SolvedFold(trait, value, rest.held, self._solved(rest, options)) for trait, value, rest in rests]
         folds = [fold for fold in solved if fold.fitted is not None]
         if self.errors:
             found = error_rows("seen", self.errors(evidence.rows, fitted))

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neusight.learn import Report
 from neusight.learn.arrays import ARRAYS
 from neusight.learn.boards import BOARDS
 from neusight.learn.engines import ENGINES
-from neusight.learn.evidence import ConstantsFit
+from neusight.learn.evidence import ConstantsFit, Report
 from neusight.learn.evidence import FitOptions as FitOptions
 from neusight.learn.gains import GAINS
 from neusight.learn.hosts import HOSTS

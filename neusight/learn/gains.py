@@ -11,12 +11,12 @@ import numpy as np
 
 from neusight.api import Predictor
 from neusight.laws.doubts import spread
-from neusight.learn import Report
 from neusight.learn.evidence import (
     ConstantsFit,
     Evidence,
     FitOptions,
     FoundConstants,
+    Report,
     group_weights,
     grouped,
     significant,

@@ -19,8 +19,7 @@ import numpy as np
 
 from neusight.api import Predictor
 from neusight.engines import Host
-from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, grouped, significant
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, Report, grouped, significant
 from neusight.learn.physics.solve import solve_alone
 from neusight.measured import MeasuredTable, read_table
 from neusight.measured.folder import program_files, sound

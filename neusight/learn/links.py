@@ -18,13 +18,13 @@ from neusight.laws.link_constants import PRIOR, LinkPhysics
 from neusight.laws.link_kinds import kinds_by_size, paths_of
 from neusight.laws.links import collective_s
 from neusight.laws.routes import ranks_of
-from neusight.learn import Report
 from neusight.learn.evidence import (
     ConstantsFit,
     Errors,
     Evidence,
     FitOptions,
-    Fold,
+    Report,
+    SolvedFold,
     group_weights,
     sample_groups,
     source_of,
@@ -134,7 +134,7 @@ def _intervals(judged: Iterable[tuple[LinkRows, FittedLinks]]) -> dict[str, list
     return intervals
 
 
-def _with_intervals(fitted: FittedLinks, folds: Sequence[Fold]) -> FittedLinks:
+def _with_intervals(fitted: FittedLinks, folds: Sequence[SolvedFold]) -> FittedLinks:
     return replace(fitted, intervals=_intervals((part, fold.fitted) for fold in folds for part in fold.held))
 
 

@@ -15,8 +15,7 @@ import numpy as np
 from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
 from neusight.laws.doubts import spread
-from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, grouped, significant
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, Report, grouped, significant
 from neusight.learn.sums import fit_shares, students_widening
 from neusight.measured.folder import FITTED, learned_tables
 from neusight.measured.table import MeasuredTable, read_table

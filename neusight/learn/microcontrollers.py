@@ -14,8 +14,7 @@ from neusight.errors import NeusightError
 from neusight.kernels.families import KernelBatch
 from neusight.laws.fitted import FittedMicrocontrollers
 from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, active_power_w, kernel_cycles
-from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions
+from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Report
 from neusight.learn.physics.problem import DEVICE, Measurements, Problem
 from neusight.learn.physics.solve import CONVERGED, MOST_STEPS
 from neusight.measured.folder import step_files

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.api import Predictor
-from neusight.learn import Report
-from neusight.learn.evidence import Evidence, ask_each, grouped
+from neusight.learn.evidence import Evidence, Report, ask_each, grouped
 from neusight.measured.folder import rows_to_fit
 from neusight.serving.deployment import Deployment, share_prices
 from neusight.serving.load import Load, longest_of

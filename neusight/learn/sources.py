@@ -21,8 +21,7 @@ from neusight.laws.constants import priors
 from neusight.laws.doubts import spread
 from neusight.laws.fitted import FittedSources, shipped
 from neusight.laws.source_doubts import ALONE, KINDS, Components, SourceDoubts
-from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, Fold, grouped, significant
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, Report, SolvedFold, grouped, significant
 from neusight.learn.physics.solve import likeliest
 from neusight.learn.sums import students_widening
 from neusight.measured.errors import crps
@@ -152,7 +151,7 @@ def surprise_of(sizes: np.ndarray, off: np.ndarray, stated: np.ndarray, source: 
     return float(np.minimum(1.0, WORTH / count) @ each)
 
 
-def with_intervals(fitted: FittedSources, folds: Sequence[Fold]) -> FittedSources:
+def with_intervals(fitted: FittedSources, folds: Sequence[SolvedFold]) -> FittedSources:
     """With figures of each kind's intervals, of sources that were left out. A kind whose stated doubts hold there by
     themselves, and score no worse, keeps them.
     """

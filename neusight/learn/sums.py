@@ -106,6 +106,7 @@ def fit_shares(
     terms: np.ndarray,
     known: np.ndarray,
     start: Sequence[float],
+    *,
     weight: np.ndarray | float = 1.0,
     freedom: float = NORMAL,
 ) -> np.ndarray:

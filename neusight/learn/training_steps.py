@@ -21,8 +21,7 @@ from neusight.distributed.step import TimedStep
 from neusight.distributed.training_run import TrainingRun
 from neusight.laws.constants import priors, values
 from neusight.laws.training_constants import StepPhysics
-from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Fold, ask_each
+from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Report, SolvedFold, ask_each
 from neusight.learn.sums import SumObservation, fit_sums, log_errors, robust_spread
 from neusight.measured.folder import rows_to_fit
 
@@ -96,7 +95,7 @@ def errors_of(observations: Sequence[StepObservation], factors: Factors) -> Erro
         yield {"gpu": o.gpu, "engine": o.engine, "source": o.source}, off
 
 
-def with_spread(factors: Factors, folds: Sequence[Fold]) -> Factors:
+def with_spread(factors: Factors, folds: Sequence[SolvedFold]) -> Factors:
     """With the mean spread of errors where GPUs, trainers or sources were left out, the largest of the three."""
     spreads: dict[str, list[float]] = {trait: [] for trait in TRAITS}
     for fold in folds:
