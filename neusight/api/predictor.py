@@ -102,10 +102,7 @@ class Predictor:
 
     @classmethod
     def load(
-        cls,
-        tile_models: str | Path | None = None,
-        calibrations: str | Path | None = None,
-        given: Any = None,
+        cls, tile_models: str | Path | None = None, calibrations: str | Path | None = None, given: Any = None
     ) -> Predictor:
         """A predictor with the tile models that ship, or with those of a folder that ``neusight train`` wrote.
 
@@ -300,7 +297,8 @@ class Predictor:
         """
         from neusight.serving.deployment import Deployment
 
-        setup, device = setup or Serving.setup_of(words), as_device(gpu)
+        device = as_device(gpu)
+        setup = setup or Serving.setup_of(words, device)
         replica = self._replica(model, device, setup)
         if self._observed(replica, device):  # A server that was observed has one version.
             setup = replace(setup, versions=())
@@ -439,9 +437,11 @@ class Predictor:
         def deploy(device: DeviceSpec, one: Setup) -> Deployment:
             return self.deployment(model, device, longest, one)
 
-        make = partial(setups, decoder, stated=setup, usual=usual, make=Serving.setup_of)
+        find = partial(setups, decoder, stated=setup, usual=usual)
         each = [
-            (device, with_pass_sizes(one) if usual else [one]) for device in devices.values() for one in make(device)
+            (device, with_pass_sizes(one) if usual else [one])
+            for device in devices.values()
+            for one in find(device, make=partial(Serving.setup_of, device=device))
         ]
         return cheapest(deploy, each, demand, prefer=prefer, progress=progress)
 
@@ -502,7 +502,7 @@ class Predictor:
             run: the step; of its plan the global batch counts.
             space: which plans there are; default all that divide model, batch and cluster.
             count: how many of the best.
-            options: ``reach`` and ``progress`` of ``neusight.distributed.search.search``.
+            options: ``reach``, ``must_fit`` and ``progress`` of ``neusight.distributed.search.search``.
 
         Raises:
             ModelError: no plan divides model and batch, or none fits.

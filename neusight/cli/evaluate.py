@@ -9,14 +9,11 @@ from typing import Any, ClassVar
 
 from neusight.cli import options as opt
 from neusight.cli.output import Output, busy, figures, line, note
-from neusight.errors import DataError
-from neusight.questions.field import required, switch, text, whole
+from neusight.questions.field import required, switch, text, texts, whole
 from neusight.questions.parts import OnGpu, Seeded
 from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
 
-_KINDS = ("kernels", "models", "steps", "programs", "serving", "training", "memory", "energy", "rates", "what-if")
-"""Former words for kinds of tables."""
 _MANY = 30
 """Rows of a group from which on its median decides which of two predictors is ahead."""
 _REASONS = 8
@@ -67,6 +64,11 @@ class MeasuredRows(opt.Limited, opt.OfSplit, OnGpu, Seeded):
         "constants are fitted again without them ($NEUSIGHT_DATA), and what tile models learned there does not count.",
         opt.CHOICE, choices=("die", "device", "generation", "vendor"),
     )  # fmt: skip
+    slo: tuple[str, ...] = texts(
+        "Compare whether a service level held, such as ttft=2s,tpot=50ms, where a row measured all its times, with the "
+        "probability that it does. May be repeated.",
+        opt.CHOICE, metavar="TIME=LIMIT,…",
+    )  # fmt: skip
     suspect: bool = switch("Count rows that their source or a check doubts as well.", opt.CHOICE)
 
 
@@ -83,6 +85,9 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
     The columns of a file say what it measured. Errors are in percent: below zero, predictions are too low. inside:
     rows within their 90 % interval. crps: continuous ranked probability score of a log-normal with that interval, in
     percent: 100 σ (z (2 Φ(z) − 1) + 2 φ(z) − 1/√π), z = (ln measured − μ) / σ, ends at μ ± 1.645 σ.
+
+    Of what is true or false, such as `fits` and service levels (`--slo`), the mean predicted probability beside how
+    often it was true, and the Brier score; `--by quantity,chance` tells them apart by predicted probability.
 
     Where at least ten sets of rows differ in one column alone (gpu, dtype, engine, a degree of a plan): rank
     correlation of predictions, and regret, by how much what is predicted to be best is worse than the best.
@@ -103,11 +108,10 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
     from neusight.measured.anchors import evaluate_anchored
     from neusight.measured.pairs import summarise_ratios
 
-    _refuse_kind(options.files)
     peers = None if options.against is None else peers_of(options.against)
     choice = RowChoice(
         gpus=tuple(map(opt.named_gpu, rows.gpu)), split=rows.split, source=rows.source,
-        limit=rows.limit, seed=rows.seed, suspect=rows.suspect,
+        limit=rows.limit, seed=rows.seed, suspect=rows.suspect, slos=rows.slo,
     )  # fmt: skip
     needed = [*options.by, *(SOUGHT if peers is not None else ()), *options.pairs]
     files, predictor = files_of(options.files), opt.load_predictor(options.tile_models, options.calibration)
@@ -150,18 +154,6 @@ def _show_anchored(groups: Sequence[Mapping[str, Any]], options: MeasuredFiles) 
     Output(options.form).data(groups, groups, lambda: figures(rows, shown, title))
 
 
-def _refuse_kind(files: Sequence[str]) -> None:
-    """Raises:
-    DataError: the first word is a kind, as this command took it once.
-    """
-    if files[0] in _KINDS and not Path(files[0]).exists():
-        shown = " ".join(files[1:]) or "FILE"
-        raise DataError(
-            f"columns tell the kind of a table: `neusight evaluate {shown}`. Columns such as model, gpu, batch and"
-            " latency_ms are described by `neusight datasets columns`"
-        )
-
-
 def _note_skipped(skipped: Sequence[Mapping[str, Any]]) -> None:
     """Report rows without an answer by reason, the most frequent first."""
     counts: dict[str, int] = {}
@@ -187,8 +179,9 @@ def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     title = "In percent. ans.: with an answer; inside: within the 90 % interval.\n"
     figures(f"{counts} | {sizes} | {ends}", errors, title)
     verdicts = [row for row in groups if "right" in row]
-    wrong = ">wrongly true = wrongly_true:.1f | >wrongly false = wrongly_false:.1f | >brier = brier:.3f"
-    figures(f"{counts} | >right = right:.1f | {wrong}", verdicts, "\nTrue or false, in percent.\n")
+    wrong = ">right = right:.1f | >wrongly\ntrue = wrongly_true:.1f | >wrongly\nfalse = wrongly_false:.1f"
+    title = "\nTrue or false, in percent. said: mean probability; true: how often it was.\n"
+    figures(f"{counts} | {wrong} | >said = said:.0f | >true = true:.0f | >brier = brier:.3f", verdicts, title)
     costs = ">rank correlation = rank:.2f | >best chosen = best:.0f | >regret = regret:.1f | >worst = worst:.1f"
     title = "\nChoosing by prediction. regret: percent by which the chosen is worse than best.\n"
     figures(f"choice of = column | by = quantity | >choices = choices:, | {costs}", data["decisions"], title)

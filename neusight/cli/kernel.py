@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked
-from neusight.cli.output import Output, busy, figures, line, note, paragraph
-from neusight.cli.points import answers, check_answers
+from neusight.cli.output import busy, figures, line, paragraph
+from neusight.cli.points import answers, show
 from neusight.defaults import words_of
 from neusight.kernels.named import PUBLIC_NAMES
 from neusight.questions import KernelCall
@@ -58,22 +59,17 @@ def kernel(asked: Asked[KernelCall], models: opt.Learned, output: opt.Benched) -
     predictor = models.load([call.device for call in calls if call.device])
     with busy("predicting") as advance:
         points = list(answers(calls, opt.asker(predictor), many=len(calls) > 1, advance=advance))
-    check_answers(points)
     estimates: list[tuple[str, LoneKernel]] = [(p.call.id, p.estimate) for p in points if p.estimate]
     opt.note_corrections(predictor, [] if asked.questions[0].overrides else [gpu for gpu, _ in estimates])
-    for warning in dict.fromkeys(text for _, estimate in estimates for text in estimate.warnings):
-        note(f"warning: {warning}")
     rows = [{"gpu": gpu, **columns(estimate, LONE_KERNEL_COLUMNS)} for gpu, estimate in estimates]
-    asides = [columns(estimate, ("question", "assumed", "given", "warnings")) for _, estimate in estimates]
-    data = [row | aside for row, aside in zip(rows, asides, strict=True)]
-    failed = [{"gpu": point.call.id, "error": point.error} for point in points if point.error]
     named = "" if len({row["kernel"] for row in rows}) == 1 else "~kernel | "
 
-    def human() -> None:
+    def human(_: Any) -> None:
         line(f"{len(rows)} kernels" if named else rows[0]["kernel"])
         figures(named + _COLUMNS, rows)
         paragraph("assumed", words_of(estimates[0][1].assumed))
         paragraph("given", estimates[0][1].given.get("words", ""))
 
-    Output(output.form).data(data + failed if asked.many else data[0], rows, human)
+    data = partial(columns, names=(*LONE_KERNEL_COLUMNS, "question", "assumed", "given", "warnings"))
+    show(points, output.form, asked.many, data=data, rows=rows, full=human, table=human)
     output.show_below(points)

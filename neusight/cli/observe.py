@@ -61,10 +61,7 @@ NO_PART = leave_out(
 """Fields that a log has, or that do not count for the passes of one server."""
 
 
-def observe(
-    asked: Annotated[Asked[Serving], NO_PART, ONE_QUESTION],
-    options: LogOptions,
-) -> None:
+def observe(asked: Annotated[Asked[Serving], NO_PART, ONE_QUESTION], options: LogOptions) -> None:
     """Fit an engine's own time and factors of its kernels to what a live server says, starting from those that ship.
 
     Reads a row a request (arrival_s, prompt_tokens, output_tokens, ttft_s, tpot_s), the lines that vLLM and SGLang log

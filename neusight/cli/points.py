@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import typer
 
-from neusight.cli.output import Advance, Output, Rows, headline, note
+from neusight.cli.output import Advance, Output, Rows, note
 from neusight.errors import NeusightError
 from neusight.quick_dataclasses import dataclass
 
@@ -45,11 +45,7 @@ class Point(Generic[Answer]):
 
 
 def answers(
-    calls: Sequence[QuestionOnDevice],
-    answer: Callable[[QuestionOnDevice], Answer],
-    *,
-    many: bool,
-    advance: Advance,
+    calls: Sequence[QuestionOnDevice], answer: Callable[[QuestionOnDevice], Answer], *, many: bool, advance: Advance
 ) -> Iterator[Point[Answer]]:
     """Yield the answer to each question.
 
@@ -74,17 +70,16 @@ def answers(
 
 
 def check_answers(points: Sequence[Point[Answer]]) -> None:
-    """Report on stderr the devices that have no estimate, and why.
+    """Report on stderr how many of the points have no estimate, on which devices, and why.
 
     Raises:
         Exit: with 1, where no point has an estimate.
     """
-    none = not any(point.estimate for point in points)
+    grade = "warning" if any(point.estimate for point in points) else "error"
     for error in dict.fromkeys(point.error for point in points if point.error):
         of = [point.call.id for point in points if point.error == error]
-        which = "" if len(of) == len(points) else f"no estimate of {', '.join(of)}: "
-        note(f"{'error' if none else 'warning'}: {which}{error}")
-    if none:
+        note(f"{grade}: no estimate for {len(of)} of {len(points)} ({', '.join(dict.fromkeys(of))}): {error}")
+    if grade == "error":
         raise typer.Exit(1)
 
 
@@ -103,7 +98,7 @@ def show(
     full: Callable[[Any], None],
     table: Callable[[Sequence[Point[Any]]], None],
 ) -> None:
-    """Show one estimate in full, or a table of several with the reasons of missing ones.
+    """Show one estimate in full, or a table of several, and report the reasons of missing ones on stderr.
 
     Args:
         points: combinations with their estimates.
@@ -121,23 +116,14 @@ def show(
         note(f"warning: {text}")
 
     def human() -> None:
-        if estimates and not many:
+        if estimates and len(points) > 1:
+            table(points)
+        elif estimates:
             full(estimates[0])
-            return
-        table(points)
-        for reason in _reasons(points):
-            headline(reason)
 
-    values = [data(point.estimate) if point.estimate else point.options | {"error": point.error} for point in points]
+    values = [
+        {"gpu": point.call.id} | (data(point.estimate) if point.estimate else point.options | {"error": point.error})
+        for point in points
+    ]
     Output(form).data(values if many else values[0], rows, human)
-    if not estimates:
-        note(f"error: none of {len(points)} combinations has an estimate: {points[0].error}")
-        raise typer.Exit(1)
-
-
-def _reasons(points: Sequence[Point[Answer]]) -> Iterator[str]:
-    """A line for each reason why points have no estimate."""
-    errors = [point.error for point in points if point.error]
-    for error in dict.fromkeys(errors):
-        count = errors.count(error)
-        yield f"no estimate for {count} combination{'s' if count > 1 else ''}: {error}"
+    check_answers(points)

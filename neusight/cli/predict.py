@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked
-from neusight.cli.output import Output, bar, busy, figures, headline, line, note, paragraph
-from neusight.cli.points import Point, answers, check_answers
+from neusight.cli.output import bar, busy, figures, headline, line, note, paragraph
+from neusight.cli.points import Point, answers, show
 from neusight.defaults import words_of
 from neusight.questions import Step, Training
 from neusight.questions.field import text
-from neusight.questions.parts import OUTPUT
+from neusight.questions.parts import OUTPUT, Assurance
+from neusight.questions.question import like
 from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal, gib, milliseconds
 
@@ -25,13 +28,17 @@ _SMALL_ERROR = 0.005
 """Errors below this share of the latency are not shown."""
 _NOTHING = 1e-6
 """Share of the latency below which a phase is rounding."""
+_GUESS = 2 / 3
+"""Probability below which it is no more than a guess which device is faster: 2 to 1 (definition)."""
 _SIDE = ("gpu", "latency_s", "low_s", "high_s", "samples_per_s", "limiter")
 """Figures of several estimates side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateForm(opt.Explained):
-    """The form of the result."""
+    """The form of the result, and what counts as fitting."""
+
+    must_fit: float = like(Assurance, "must_fit")
 
     by: str = text("Rows of the table, and of CSV.", OUTPUT, "operator", choices=("operator", "phase", "kernel"))
 
@@ -65,6 +72,7 @@ def predict(asked: Asked[Step], models: opt.Learned, output: EstimateForm) -> No
     if steps[0].cluster:
         from neusight.cli.training import TrainingOptions, answer
 
+        output.refuse(("must_fit",), "has no effect with --cluster: leave it out, or search with `neusight plan`")
         options = TrainingOptions(form=output.form, explain=output.explain)
         answer(Asked(Training, Step.training_words(asked.texts)), models, options)
         return
@@ -73,8 +81,7 @@ def predict(asked: Asked[Step], models: opt.Learned, output: EstimateForm) -> No
     predictor = models.load([call.device for call in calls if call.device])
     with busy(f"predicting {steps[0].model}") as advance:
         points = list(answers(calls, opt.asker(predictor), many=len(calls) > 1, advance=advance))
-    check_answers(points)
-    show_estimates(points, output.by, output.form, asked)
+    show_estimates(points, output, asked)
     output.show_below(points)
 
 
@@ -84,26 +91,20 @@ vars(predict)["renamed"] = {
 }  # fmt: skip
 
 
-def show_estimates(points: Sequence[Point[Estimate]], by: str, form: str, asked: Asked[Step]) -> None:
+def show_estimates(points: Sequence[Point[Estimate]], output: EstimateForm, asked: Asked[Step]) -> None:
     """Show one estimate in full, several side by side. JSON has everything, CSV the rows that ``by`` chooses."""
     from neusight.estimates.report import report
 
-    answered = [(point.call.question, point.estimate) for point in points if point.estimate]
-    estimates = [estimate for _, estimate in answered]
-    for warning in dict.fromkeys(warning for estimate in estimates for warning in estimate.warnings):
-        note(f"warning: {warning}")
-    failed = [{"gpu": point.call.id, "error": point.error} for point in points if point.error]
-    data = [report(e) for e in estimates] + failed if asked.many else report(estimates[0])
-    rows = [{"model": e.model, "gpu": e.gpu, **row} for e in estimates for row in _rows(e, by)]
-
-    def human() -> None:
-        if len(points) == 1:
-            _full(estimates[0], by)
-            return
-        names = [name for name, values in asked.axes.items() if name not in ("model", "gpu") and len(values) > 1]
-        _side_by_side(answered, names)
-
-    Output(form).data(data, rows, human)
+    estimates = [point.estimate for point in points if point.estimate]
+    names = [name for name, values in asked.axes.items() if name not in ("model", "gpu") and len(values) > 1]
+    for e in (e for e in estimates if e.fits and not e.fit.fits_with(output.must_fit)):
+        note(f"warning: {e.model} {e.fit.words} on {e.gpu}, which is less than --must-fit {output.must_fit:g}")
+    show(
+        points, output.form, asked.many, full=partial(_full, by=output.by),
+        data=lambda e: report(e) | {"fits": e.fit.fits_with(output.must_fit)} | _faster(e, estimates),
+        rows=[{"model": e.model, "gpu": e.gpu, **row} for e in estimates for row in _rows(e, output.by)],
+        table=partial(_side_by_side, names=names, must_fit=output.must_fit),
+    )  # fmt: skip
 
 
 def _rows(estimate: Estimate, by: str) -> list[dict[str, Any]]:
@@ -209,10 +210,34 @@ def _origin(e: Estimate) -> None:
     paragraph("based on", *texts, f"neusight {e.provenance.neusight}")
 
 
-def _side_by_side(answers: Sequence[tuple[Step, Estimate]], names: Sequence[str]) -> None:
+def _faster(e: Estimate, estimates: Sequence[Estimate]) -> dict[str, dict[str, float]]:
+    """Probability that a device is faster than each of the others; {} unless estimates are of several devices, one of
+    each.
+    """
+    from neusight.what_if.gain import faster_probability
+
+    others = {other.gpu: other for other in estimates if other.gpu != e.gpu}
+    if not others or len(others) + 1 < len(estimates):
+        return {}
+    return {"faster_probability": {gpu: faster_probability(e, other) for gpu, other in others.items()}}
+
+
+def _ranking(estimates: Sequence[Estimate]) -> str:
+    """How probable it is that each device is faster than the next one, in words; "" as ``_faster``."""
+    texts = []
+    for first, second in pairwise(sorted(estimates, key=lambda e: e.latency_s)):
+        for chances in _faster(first, estimates).values():
+            chance = chances[second.gpu]
+            guess = ", no more than a guess" if chance < _GUESS else ""
+            texts.append(f"{first.gpu} faster than {second.gpu}: {min(chance, 0.99):.0%}{guess}")
+    return "; ".join(texts)
+
+
+def _side_by_side(points: Sequence[Point[Estimate]], names: Sequence[str], must_fit: float) -> None:
     """Show several estimates, with the options in which they differ."""
     from neusight.estimates.report import columns
 
+    answers = [(point.call.question, point.estimate) for point in points if point.estimate]
     first, slowest = answers[0][1], max(e.latency_s for _, e in answers)
     models = ", ".join(dict.fromkeys(e.model for _, e in answers))
     line(f"{models}: {first.mode}, batch {first.batch}, sequence {first.seq_len or '-'}, {first.dtype}")
@@ -220,8 +245,10 @@ def _side_by_side(answers: Sequence[tuple[Step, Estimate]], names: Sequence[str]
     paragraph("step", first.unit)
     rows = []
     for step, e in answers:
-        row = {**columns(e, _SIDE), "bar": bar(e.latency_s / slowest, 6), "fits": "yes" if e.fits else "NO"}
+        fits = "yes" if e.fit.fits_with(must_fit) else "NO"
+        row = {**columns(e, _SIDE), "bar": bar(e.latency_s / slowest, 6), "fits": fits}
         rows.append(row | {name: getattr(step, name) for name in names})
     interval = ">90 % interval = {low_s} - {high_s} | = bar"
     speed = f">latency = latency_s | {interval} | >samples/s = samples_per_s:decimal"
     figures(" | ".join(["gpu", *names, speed, "limited by = limiter", "fits"]), rows)
+    headline(_ranking([e for _, e in answers if e.fit.fits_with(must_fit)]))

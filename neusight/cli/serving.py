@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -14,8 +14,8 @@ from neusight.cli.asked import Asked, from_line
 from neusight.cli.output import Advance, busy, note
 from neusight.cli.points import Point, QuestionOnDevice, answers
 from neusight.questions import FieldError, Serving
-from neusight.questions.field import number, switch, text
-from neusight.questions.parts import LOAD, OUTPUT
+from neusight.questions.field import switch, text
+from neusight.questions.parts import LOAD, OUTPUT, Assurance
 from neusight.questions.question import plain_number
 from neusight.quick_dataclasses import dataclass
 
@@ -26,36 +26,38 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("model", "gpu", "dtype", "tp", "replicas", "isl", "osl")
 """Options of every combination in tables."""
+_GIVEN = ("replicas", "num_prompts", "batch", "stages", "trace", "prefill", "arrivals", "burstiness")
+"""Fields of a deployment or load that is given: ``--slo`` then searches for no other."""
 _CHOSEN = ("dtype", "tp", "pp", "ep", "dp")
 """Fields that ``--recommend`` chooses where they are open; without it only ``tp``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingOptions(opt.Learned, opt.Drawn, opt.Benched):
-    """Searches in place of one load, and the form of the result."""
+class ServingOptions(Assurance, opt.Learned, opt.Drawn, opt.Benched):
+    """Searches in place of one load, a service level, and the form of the result."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "slo": "Find the cheapest deployment within limits such as ttft=500ms,tpot_p99=40ms; with a deployment or load "
+        "that is no clients or rate, or --frontier, say how probable it is that they hold."
+    }
 
     frontier: bool = switch("1, 2, 4, … clients until throughput stops growing.", LOAD)
-    slo: str = text(
-        "Find the cheapest deployment within limits such as ttft=500ms,tpot_p99=40ms.", LOAD, metavar="TIME=LIMIT,…"
-    )
     recommend: bool = switch("For --slo: choose what is not given (dtype, tp, pp, ep, dp, tokens of a pass).", LOAD)
     prefer: str = text("For --slo: the least cost, or the fewest GPUs.", LOAD, "cost", choices=("cost", "gpus"))
-    confidence: float = number(
-        "For --slo: probability with which its limits hold, given intervals.", LOAD, 0.5, low=0.01, high=0.99,
-        metavar="P",
-    )  # fmt: skip
     launch_command: bool = switch("Print the command that starts the engine, with all limits that it has.", OUTPUT)
 
-    def check(self) -> None:
-        """Check relations between fields."""
-        super().check()
-        if not self.slo:
-            self.refuse(("recommend", "prefer", "confidence"), "belongs to --slo: give one, such as --slo ttft=1s")
-        if self.slo:
-            self.refuse(("bench_command", "explain"), "is of a load that is given: leave out --slo")
-            self.refuse(("measurements",), "corrects the answer to one load: leave out --slo")
-        if self.slo and self.frontier:
-            raise FieldError("slo", "is another search than --frontier: give one of them")
+    def check_search(self, searched: bool) -> None:
+        """Check that options are of a search for a service level, or of given loads.
+
+        Raises:
+            FieldError: one is of the other.
+        """
+        if searched:
+            why = "is of a load that is given: leave out --slo"
+            self.refuse(("bench_command", "explain", "measurements"), why)
+        else:
+            why = f"belongs to a search: give --slo, such as --slo ttft=1s, without --frontier, {', '.join(_GIVEN)}"
+            self.refuse(("recommend", "prefer", "slo_confidence", "must_fit"), why)
 
 
 FROM_LINE = from_line(
@@ -89,12 +91,14 @@ def serving(asked: Annotated[Asked[Serving], FROM_LINE], options: ServingOptions
       --recommend`
     """
     many = options.frontier or asked.many
-    if options.launch_command and many and not options.slo:
+    searched = bool(options.slo) and not (options.frontier or {*_GIVEN} & asked.texts.keys())
+    options.check_search(searched)
+    if options.launch_command and many and not searched:
         raise typer.BadParameter("prints one command: give one combination, or --slo", param_hint="--launch-command")
-    if options.figure is not None and (options.slo or not many):
+    if options.figure is not None and (searched or not many):
         raise typer.BadParameter("needs several combinations: add --frontier, or a list", param_hint="--figure")
     question = asked.questions[0]
-    if not options.slo:
+    if not searched:
         question.check_load(options.frontier)
         question.check_device()
     named = opt.on_devices(asked) if question.gpu else []
@@ -103,7 +107,7 @@ def serving(asked: Annotated[Asked[Serving], FROM_LINE], options: ServingOptions
     devices = [call.device for call in named] or opt.listed_devices(Path(question.prices) if question.prices else None)
     distinct = {device.id: device for device in devices if device}
     command = ServingCommand(options.load(distinct.values()), asked, options, named, list(distinct.values()))
-    (command.show_choices if options.slo else command.show_points)()
+    (command.show_choices if searched else command.show_points)()
 
 
 @dataclass(frozen=True)
@@ -154,16 +158,21 @@ class ServingCommand:
                 yield Point(call=loaded, options=options | clients, estimate=estimate)
 
     def _estimates(self, one: QuestionOnDevice) -> list[ServingEstimate]:
+        from neusight.serving import Slo
+
         question: Serving = one.question
-        if not self.options.frontier:
-            return [self.predictor.ask(question, one.device)]
-        self._check(question)
-        return self.predictor.frontier(question, one.device or "")
+        if self.options.frontier:
+            self._check(question)
+            estimates = self.predictor.frontier(question, one.device or "")
+        else:
+            estimates = [self.predictor.ask(question, one.device)]
+        level = Slo.named(self.options.slo) if self.options.slo else None
+        return [replace(e, slo_probability=level.probability(e)) for e in estimates] if level else estimates
 
     def _check(self, question: Serving) -> None:
         """Check the options of a search, and warn of those without effect."""
         question.check_relations()
-        for line in question.without_effect(searched=bool(self.options.slo)):
+        for line in question.without_effect(searched=not self.options.frontier):
             note(f"warning: {line}")
 
     def _values(self, question: Serving) -> dict[str, Any]:
@@ -193,8 +202,6 @@ class ServingCommand:
         from neusight.serving.setup import ReplicaSetup
 
         question = self.asked.questions[0]
-        question.refuse(("replicas", "num_prompts", "batch", "stages", "trace"), "is looked for by --slo: leave it out")
-        question.refuse(("prefill", "arrivals", "burstiness"), "is not searched: give a load instead of --slo")
         self._check(question)
         known = question.fields()
         names, searched = ([f.name for f in fields(noun) if f.name in known] for noun in (Setup, ReplicaSetup))
@@ -204,7 +211,8 @@ class ServingCommand:
         isl, osl = question.lengths()
         demand = Demand(
             slo=Slo.named(self.options.slo), isl=isl, osl=osl, request_rate=question.request_rate,
-            concurrency=question.concurrency, confidence=self.options.confidence, seed=question.seed,
+            concurrency=question.concurrency, seed=question.seed, must_fit=self.options.must_fit,
+            slo_confidence=self.options.slo_confidence or 0.0,
         )  # fmt: skip
         chosen = _CHOSEN if self.options.recommend else ("tp",)
         fixed = [name for name in names if name in self.asked.texts or name not in chosen]

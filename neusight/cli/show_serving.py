@@ -113,6 +113,8 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, ...]]:
         yield "cached", f"{e.prefix_hit:.0%} of the tokens of prompts"
     if e.preempted:
         yield "preempted", f"{e.preempted} times the cache was full, and a request was computed again"
+    if e.slo_probability is not None:
+        yield "level", f"holds with a probability of {e.slo_probability:.0%}"
     yield "assumed", ", ".join(f"{name} {text.partition(',')[0]}" for name, text in e.assumed.items())
     yield "given", e.given.get("words", "")
     yield "OVERLOAD", e.diverges
@@ -165,6 +167,7 @@ def _prices(estimates: Sequence[ServingEstimate]) -> None:
 def _figures(e: ServingEstimate, best: bool) -> dict[str, str]:
     """Figures of a row by the heads of their columns."""
     user = e.output_tokens_per_s_per_user
+    level = {} if e.slo_probability is None else {">holds": f"{e.slo_probability:.0%}"}
     return {
         ">TTFT": _time(e.ttft_s.mean),
         ">TPOT": _time(e.tpot_s.mean),
@@ -172,6 +175,7 @@ def _figures(e: ServingEstimate, best: bool) -> dict[str, str]:
         ">tok/s\nGPU": f"{e.output_tokens_per_s_per_device:,.0f}",
         ">tok/s": f"{e.output_tokens_per_s.mean:,.0f}",
         ">USD/\nMtok": _usd(e.usd_per_million_output_tokens),
+        **level,
         ">": "overload" if e.diverges else "*" if best else "",
     }
 

@@ -99,10 +99,7 @@ def _costs(rungs: Sequence[Rung]) -> None:
     costly = [t for t in transforms.values() if t.accuracy or t.effort != "one line"]
     if costly:
         line("\nwhat they cost\n")
-        table(
-            ("optimisation", "effort", "~quality"),
-            [(t.name, t.effort, t.accuracy or "the same") for t in costly],
-        )
+        table(("optimisation", "effort", "~quality"), [(t.name, t.effort, t.accuracy or "the same") for t in costly])
 
 
 def _why(name: str, why: str) -> str:

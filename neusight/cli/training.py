@@ -15,7 +15,8 @@ from neusight.cli.output import busy, note
 from neusight.cli.points import answers
 from neusight.questions import Training
 from neusight.questions.field import number, option, path, whole
-from neusight.questions.parts import PLAN, RECORDED
+from neusight.questions.parts import PLAN, RECORDED, Assurance
+from neusight.questions.question import like
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -129,12 +130,13 @@ class Search(opt.Counted, opt.Written, opt.Workers, opt.Formatted):
         "Plans that save memory may take so many times as long as the fastest.", PLAN, 1.25, low=1.0, high=1e6
     )
     longest_micro_batch: int = whole("Sequences of one pass, at most.", PLAN, 16, high=4096)
+    must_fit: float = like(Assurance, "must_fit")
     schedules: tuple[str, ...] = option(
         "text", "Orders of passes to try.", PLAN, SCHEDULES, choices=SCHEDULES, listable=True, metavar="NAME[,NAME…]"
     )
 
 
-_DECIDING = ("count", "reach", "longest_micro_batch", "schedules")
+_DECIDING = ("count", "reach", "longest_micro_batch", "must_fit", "schedules")
 """Options of a search that decide its answer."""
 
 
@@ -159,7 +161,7 @@ def plan(asked: Annotated[Asked[Training], SEARCHED, ONE_QUESTION], search: Sear
     predictor = models.load([run.cluster.device])
     with busy("plans") as advance:
         shared = predictor.shared(**search.keywords)
-        matches = shared.plans(run, space, search.count, reach=search.reach, progress=advance)
+        matches = shared.plans(run, space, search.count, reach=search.reach, must_fit=search.must_fit, progress=advance)
     opt.note_corrections(predictor, [run.cluster.device.id])
     for line in question.without_effect(run):
         note(f"warning: {line}")

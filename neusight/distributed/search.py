@@ -78,6 +78,7 @@ def search(
     count: int = 5,
     *,
     reach: float = REACH,
+    must_fit: float = 0.5,
     together: int = TOGETHER,
     workers: Sequence[Worker] = (),
     progress: Callable[[int, int], None] | None = None,
@@ -90,6 +91,7 @@ def search(
         space: which plans there are.
         count: how many of the best.
         reach: how many times as long as the fastest step those of the frontier may be.
+        must_fit: least probability that a plan's memory is enough.
         together: how many plans are looked at together.
         workers: who look at them, each begun with ``begin``; default this process.
         progress: called with (decided, of) plans.
@@ -104,11 +106,12 @@ def search(
     tried: list[SimulatedPlan] = []
     too_large = 0
     look = partial(_look, workers or SearchedStep(request, pricer))
+    needs_bytes = partial(SearchedStep.needs_bytes, must_fit=must_fit)
     for start in range(0, len(order), together):
         some = order[start : start + together]
         if bounds[some[0]] > _last_s(tried, count, reach):
             break
-        needs = np.array(look(SearchedStep.needs_bytes, [plans[at] for at in some]))
+        needs = np.array(look(needs_bytes, [plans[at] for at in some]))
         too_large += int((needs > usable).sum())
         is_open = _open(bounds[some], needs, tried, count) & (needs <= usable)
         chosen = [plans[at] for at in some[is_open]]
@@ -126,12 +129,9 @@ def search(
     runs = {one.plan: replace(request, plan=one.plan) for one in (*best, *frontier)}
     answers = {plan: estimated(timed([run], pricer)[0]) for plan, run in runs.items()}
     return Found(
-        best=tuple(answers[one.plan] for one in best),
-        frontier=tuple(answers[one.plan] for one in frontier),
-        plans=len(plans),
-        simulated=len(tried),
-        too_large=too_large,
-    )
+        best=tuple(answers[one.plan] for one in best), frontier=tuple(answers[one.plan] for one in frontier),
+        plans=len(plans), simulated=len(tried), too_large=too_large,
+    )  # fmt: skip
 
 
 def plans_of(request: TrainingRun, space: Space) -> list[Plan]:
@@ -171,10 +171,12 @@ class SearchedStep(NamedTuple):
     request: TrainingRun
     pricer: Pricer
 
-    def needs_bytes(self, plans: Sequence[Plan]) -> list[float]:
-        """What the device of each plan's fullest rank must have, with context and allocator [B]."""
+    def needs_bytes(self, plans: Sequence[Plan], must_fit: float) -> list[float]:
+        """What the device of each plan's fullest rank must have, with context and allocator, so that it is enough with
+        a probability [B].
+        """
         device = self.request.cluster.device
-        return [verdict(memory(replace(self.request, plan=plan)), device).needed_bytes for plan in plans]
+        return [verdict(memory(replace(self.request, plan=plan)), device).bytes_with(must_fit) for plan in plans]
 
     def steps_s(self, plans: Sequence[Plan]) -> list[float]:
         """What a step takes under each plan [s], simulated."""

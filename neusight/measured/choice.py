@@ -11,6 +11,7 @@ import numpy as np
 from neusight.devices.load import find_device
 from neusight.errors import DataError, DeviceError, shown
 from neusight.measured.table import MeasuredTable
+from neusight.serving.slo import Slo
 
 
 def files_of(names: Iterable[str | Path]) -> list[Path]:
@@ -32,7 +33,7 @@ def files_of(names: Iterable[str | Path]) -> list[Path]:
 @dataclass(frozen=True, kw_only=True)
 class RowChoice:
     """Rows of a table that are compared: of some devices, of a split, of a source; ``limit`` of them, drawn by a seed;
-    with those that are suspect, or without.
+    with those that are suspect, or without; with a column for each of ``slos``, service levels that may have held.
     """
 
     gpus: tuple[str, ...] = ()
@@ -41,6 +42,7 @@ class RowChoice:
     limit: int | None = None
     seed: int = 0
     suspect: bool = False
+    slos: tuple[str, ...] = ()
 
     def of(self, table: MeasuredTable) -> tuple[MeasuredTable, int]:
         """The rows, under their numbers in the table, and how many more are left out because they are suspect."""
@@ -56,7 +58,20 @@ class RowChoice:
         rows = np.flatnonzero(sound)
         if self.limit is not None and self.limit < len(rows):
             rows = np.sort(np.random.default_rng(self.seed).choice(rows, self.limit, replace=False))
-        return replace(table, frame=frame.iloc[rows]), int((kept & ~sound).sum())
+        return with_levels(replace(table, frame=frame.iloc[rows]), self.slos), int((kept & ~sound).sum())
+
+
+def with_levels(table: MeasuredTable, slos: Iterable[str]) -> MeasuredTable:
+    """The table with a column for each service level: 1 where measured times are within its bounds, 0 where not, and
+    NaN where one of them was not measured.
+    """
+    frame = table.frame
+    for slo in slos:
+        limits_ms = {f"{bound}_ms": 1e3 * bound.limit_s for bound in Slo.named(slo).bounds}
+        times_ms = frame.reindex(columns=[*limits_ms])
+        held = (times_ms <= [*limits_ms.values()]).all(axis=1).astype(float)
+        frame = frame.assign(**{slo: held.where(times_ms.notna().all(axis=1))})
+    return replace(table, frame=frame)
 
 
 def filled_cells(table: MeasuredTable, name: str) -> np.ndarray:

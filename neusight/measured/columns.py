@@ -29,9 +29,7 @@ def described_columns(kind: str = "") -> list[dict[str, Any]]:
         raise DataError(f"no rows are of kind '{kind[:40]}'{nearest(kind, KINDS)}: one of {', '.join(KINDS)}")
     nouns = [NOUNS[kind]] if kind in NOUNS else [noun for noun in NOUNS.values() if not kind or noun.KIND != "kernel"]
     names = {name: declared for noun in nouns for name, declared in noun.fields().items()}
-    rows = [
-        _question(declared) for name, declared in names.items() if (name, declared.field.kind) != ("shape", "texts")
-    ]
+    rows = [_question(each) for name, each in names.items() if (name, each.field.kind) != ("shape", "texts")]
     if kind in ("", "kernel"):
         rows += _shapes()
     if kind != "kernel":

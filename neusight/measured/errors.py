@@ -10,7 +10,7 @@ import numpy as np
 
 from neusight.errors import DataError
 from neusight.executors.costs import NORMAL_90
-from neusight.measured.table import TRUTH, is_quantity, read_frame
+from neusight.measured.table import is_quantity, is_truth, read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,8 +26,8 @@ def summarise(lines: pd.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
         lines: columns quantity, predicted, low, high and measured, and those of ``by``.
         by: columns; true and false quantities are never mixed with others.
     """
-    truth = lines["quantity"].isin(TRUTH).to_numpy()
-    groups = lines.groupby([*by, truth], sort=False, observed=True, dropna=False)
+    truth = is_truth(lines["quantity"]).to_numpy()
+    groups = lines.groupby([*by, truth], sort="chance" in by, observed=True, dropna=False)
     found = []
     for values, part in groups:
         names = {name: None if value != value else value for name, value in zip(by, values, strict=False)}
@@ -66,17 +66,18 @@ def crps(low: np.ndarray, high: np.ndarray, measured: np.ndarray) -> np.ndarray:
     sigma = np.maximum(np.log(high / low) / (2.0 * NORMAL_90), 1e-9)
     z = (np.log(measured) - 0.5 * np.log(low * high)) / sigma
     density = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
-    score: np.ndarray = 100.0 * sigma * (z * (2.0 * ndtr(z) - 1.0) + 2.0 * density - 1.0 / np.sqrt(np.pi))
-    return score
+    return np.asarray(100.0 * sigma * (z * (2.0 * ndtr(z) - 1.0) + 2.0 * density - 1.0 / np.sqrt(np.pi)))
 
 
 def truths(lines: pd.DataFrame) -> dict[str, Any]:
-    """Of what is true or false: percent that is right, that is wrongly predicted true, and wrongly false; ``brier`` is
-    the mean squared difference of predicted probabilities from what was (Brier 1950).
+    """Of what is true or false: percent that is right, that is wrongly predicted true, and wrongly false, the mean
+    predicted probability and how often it was true; ``brier`` is the mean squared difference of predicted
+    probabilities from what was (Brier 1950).
     """
-    said, was = (lines[name].to_numpy(float) > 0.5 for name in ("predicted", "measured"))
-    cases = {"right": said == was, "wrongly_true": said & ~was, "wrongly_false": ~said & was}
-    brier = float(np.square(lines["predicted"].to_numpy(float) - was).mean())
+    chance, was = lines["predicted"].to_numpy(float), lines["measured"].to_numpy(float) > 0.5
+    yes = chance > 0.5
+    cases = {"right": yes == was, "wrongly_true": yes & ~was, "wrongly_false": ~yes & was, "said": chance, "true": was}
+    brier = float(np.square(chance - was).mean())
     return {name: 100.0 * float(case.mean()) for name, case in cases.items()} | {"brier": brier}
 
 

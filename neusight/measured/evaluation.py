@@ -16,7 +16,7 @@ from neusight.measured.choice import RowChoice
 from neusight.measured.compare import FIGURES, KERNEL_FIGURES, Compared, Progress, compare, kinds_of
 from neusight.measured.errors import SOUGHT
 from neusight.measured.kernels import skipped_counts
-from neusight.measured.table import TRUTH, MeasuredTable, columns_of, read_table
+from neusight.measured.table import MeasuredTable, columns_of, is_truth, read_table
 from neusight.workers import hired, shared
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from neusight.api import Predictor
 
 _FIGURES_OF_ROWS = ("kind", "quantity", *FIGURES, "ape", "inside", "suspect")
+_CHANCES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
+"""Ends of the intervals of predicted probabilities that share a value of the column ``chance``."""
 _ROWS = 32
 """Rows that a process answers before it takes others."""
 _asked: list[Callable[..., Compared]] = []
@@ -37,7 +39,8 @@ class Evaluation:
 
     Attributes:
         tables: of each file a row for every measured figure: columns of the file, ``file``, ``kind``, ``quantity``,
-            ``predicted``, ``low``, ``high`` and ``measured``; ``predicted`` is NaN where there is no answer.
+            ``predicted``, ``low``, ``high`` and ``measured``; ``predicted`` is NaN where there is no answer; ``chance``
+            is the interval of a predicted probability.
         skipped: of each file and reason, how many rows have no answer, or are left out because they are suspect.
     """
 
@@ -60,19 +63,18 @@ class Evaluation:
         inside = (answered["low"] <= answered["measured"]) & (answered["measured"] <= answered["high"])
         columns = ["file", *(name for name in SOUGHT if name in table), *words, "kind", "quantity", *FIGURES]
         shown = answered[columns].assign(
-            ape=percent.where(~answered["quantity"].isin(TRUTH)),
+            ape=percent.where(~is_truth(answered["quantity"])),
             inside=inside.astype(object).where(answered["low"].notna()),
             suspect=answered["suspect"] if "suspect" in table else None,
         )
         shown = shown.astype(object).where(shown.notna(), None)
-        records: list[dict[str, Any]] = shown.to_dict("records")
-        return records
+        return list(shown.to_dict("records"))
 
     def worst(self, count: int) -> list[dict[str, Any]]:
         """Rows whose prediction errs most, with their question as words; verdicts have no size of an error."""
         import pandas as pd
 
-        sized = [table[~table["quantity"].isin(TRUTH)] for table in self.tables]
+        sized = [table[~is_truth(table["quantity"])] for table in self.tables]
         errors = pd.concat([(t["predicted"] / t["measured"]).map(np.log).abs() for t in sized], keys=range(len(sized)))
         found = []
         for number, at in errors.dropna().nlargest(count).index:
@@ -128,9 +130,8 @@ def _check_columns(tables: Sequence[MeasuredTable], names: Sequence[str]) -> Non
     """Raises:
     DataError: a column that no table has, with the nearest that one has.
     """
-    known = dict.fromkeys(
-        ["file", "kind", "quantity", *(str(n) for t in tables for n in t.frame if n not in t.quantities)]
-    )
+    columns = (str(name) for table in tables for name in table.frame if name not in table.quantities)
+    known = dict.fromkeys(["file", "kind", "quantity", "chance", *columns])
     if missing := [name for name in names if name not in known]:
         hint = nearest(missing[0], known) or f": one of {', '.join(known)}"
         raise DataError(f"no table has a column '{missing[0][:40]}'{hint}")
@@ -192,5 +193,6 @@ def lines_of(file: str, table: MeasuredTable, answers: Sequence[pd.DataFrame]) -
     for quantity, (predicted, low, high) in zip(quantities, figures, strict=True):
         columns = {"predicted": predicted, "low": low, "high": high, "measured": frame[quantity]}
         part = frame.drop(columns=table.quantities).assign(file=file, kind=kinds, quantity=quantity, **columns)
-        parts.append(part[part["measured"].notna()])
+        chance = pd.cut(part["predicted"].where(is_truth(part["quantity"])), _CHANCES, include_lowest=True)
+        parts.append(part.assign(chance=chance)[part["measured"].notna()])
     return pd.concat(parts, ignore_index=True)

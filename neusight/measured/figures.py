@@ -12,6 +12,7 @@ from neusight.estimates.energy import around
 from neusight.measured.table import STATISTIC
 from neusight.plans.margins import MemoryFit, interval_bytes
 from neusight.plans.states import workspace_bytes
+from neusight.serving.slo import Slo
 
 Figure = tuple[float, float, float]
 _NO = float("nan")
@@ -23,12 +24,14 @@ def figure_of(estimate: Any, name: str, measured: Collection[str] = ()) -> Figur
 
     Args:
         estimate: of the row's question.
-        name: of the column.
+        name: of the column, or a service level.
         measured: all columns that the row measured: energy of a token is power over the rate beside it.
 
     Raises:
         DataError: the estimate does not say such a figure.
     """
+    if "=" in name:
+        return Slo.named(name).probability(estimate), _NO, _NO
     statistic = STATISTIC.search(name)
     base = STATISTIC.sub("", name, count=1)
     if base in _LATENCIES and hasattr(estimate, "latency"):

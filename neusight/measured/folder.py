@@ -33,8 +33,9 @@ _VERSION = r" \S*(\d\.\d|->)\S*"
 """Words of ``software`` that are a version, or dtypes."""
 
 
-def _is_later(file: Path) -> bool:
-    return f"{file.parent.name}/{file.name}" in unlearned_files()
+def _learned_files(folder: Path) -> list[Path]:
+    """Tables in a folder that constants learn from, by name."""
+    return [file for file in sorted(folder.glob("*.parquet")) if f"{folder.name}/{file.name}" not in unlearned_files()]
 
 
 def kernel_files(
@@ -51,8 +52,7 @@ def kernel_files(
     if data.is_file():
         return [data]
     folder = data / "kernels" if (data / "kernels").is_dir() else data
-    files = [file for file in sorted(folder.glob("*.parquet")) if not _is_later(file)]
-    files += sorted(data.glob("*/kernels/*.parquet"))
+    files = [*_learned_files(folder), *sorted(data.glob("*/kernels/*.parquet"))]
     return [file for file in files if any(wanted(*rows) and _is_of(kind, rows[1], file) for rows in _kinds(file))]
 
 
@@ -141,7 +141,7 @@ def program_files(data: Path) -> list[Path]:
 
 def learned_tables(data: Path, kind: str) -> list[MeasuredTable]:
     """Tables of a kind, such as ``gains``, in a folder of measured rows that constants learn from."""
-    return [read_table(file) for file in sorted((data / kind).glob("*.parquet")) if not _is_later(file)]
+    return [read_table(file) for file in _learned_files(data / kind)]
 
 
 def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "") -> list[MeasuredTable]:
@@ -158,9 +158,7 @@ def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "
         DataError: no such rows.
     """
     chosen = []
-    for file in sorted((data / kind).glob("*.parquet")):
-        if _is_later(file):
-            continue
+    for file in _learned_files(data / kind):
         table = read_table(file)
         frame = table.frame.reindex(columns=[*{*table.frame, "split", "suspect", quantity or "source"}])
         measured = frame[quantity or "source"].notna()

@@ -93,9 +93,7 @@ def find_description(name: str) -> DataDescription:
     """
     known = {each.name: each for each in list_descriptions()}
     if name not in known:
-        raise DataError(
-            f"'{name[:80]}' is no file, and no data are called so{nearest(name, known)}: see `neusight datasets list`"
-        )
+        raise DataError(f"'{name[:80]}' is no file or data set{nearest(name, known)}: see `neusight datasets list`")
     return known[name]
 
 

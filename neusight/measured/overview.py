@@ -18,17 +18,14 @@ from neusight.paths import writable
 def overview(table: MeasuredTable) -> dict[str, Any]:
     """Rows by kind, source and device, and columns with the rows that fill them."""
     return {
-        "file": str(table.path),
-        "rows": len(table),
-        "kinds": _counts(kinds_of(table)),
-        "quantities": table.quantities,
+        "file": str(table.path), "rows": len(table), "kinds": _counts(kinds_of(table)), "quantities": table.quantities,
         "sources": _counts(table.frame["source"].dropna()) if "source" in table.frame else {},
         "gpus": _counts(table.frame["gpu"].dropna()) if "gpu" in table.frame else {},
         "columns": [
             {"name": str(name), "part": _part(table, str(name)), "filled": int(filled_cells(table, str(name)).sum())}
             for name in table.frame
         ],
-    }
+    }  # fmt: skip
 
 
 def _counts(cells: Iterable[Any]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.measured.errors import figures
-from neusight.measured.table import TRUTH, columns_of
+from neusight.measured.table import columns_of, is_truth
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ LEAST_DECISIONS = 10
 """Fewer choices say nothing."""
 _RATES = ("tokens_per_s", "steady_tokens_per_s", "tflop_per_s", "gain")
 """Quantities of which more is better."""
-_UNDECIDED = (*TRUTH, "mean_batch")
+_UNDECIDED = "mean_batch"
 _TOGETHER = {
     "engine": ("engine_version",), "backend": ("variant",), "isl": ("isl_cv",), "osl": ("osl_cv",),
     "launch": ("host_call_us", "host_operator_us", "host_spread"),
@@ -101,8 +101,7 @@ def _order(values: pd.Series) -> np.ndarray:
     """Positions of values in their order, empty ones first."""
     numbers = values.dtype.kind in "iufb"
     keys = values if numbers else values.astype(object).map(str).where(values.notna())
-    order: np.ndarray = keys.reset_index(drop=True).sort_values(kind="stable", na_position="first").index.to_numpy()
-    return order
+    return np.asarray(keys.reset_index(drop=True).sort_values(kind="stable", na_position="first").index)
 
 
 def decisions(
@@ -140,7 +139,7 @@ def _choices(table: pd.DataFrame, column: str) -> list[tuple[str, pd.DataFrame]]
 
 
 def _answered(table: pd.DataFrame) -> pd.DataFrame:
-    return table[table["predicted"].notna() & ~table["quantity"].isin(_UNDECIDED)]
+    return table[table["predicted"].notna() & ~is_truth(table["quantity"]) & (table["quantity"] != _UNDECIDED)]
 
 
 def _options(answered: pd.DataFrame, column: str, also: Sequence[str] = ()) -> pd.DataFrame:

@@ -53,17 +53,14 @@ def faster_than_datasheet(table: MeasuredTable) -> np.ndarray:
         return fast
     times = 1e-3 * _execution_ms(table.frame)
     for part in table_parts(table, []):
-        if part.batch.family == "collective":
-            continue
-        bound = _least_s(part.batch, part.device)
-        fast[part.rows] = times[part.rows] * _CLOCKS < bound
+        if part.batch.family != "collective":
+            fast[part.rows] = times[part.rows] * _CLOCKS < _least_s(part.batch, part.device)
     return fast
 
 
 def _execution_ms(frame: pd.DataFrame) -> np.ndarray:
     latency = frame["latency_ms"]
-    times: np.ndarray = (frame["execution_ms"].fillna(latency) if "execution_ms" in frame else latency).to_numpy(float)
-    return times
+    return np.asarray(frame["execution_ms"].fillna(latency) if "execution_ms" in frame else latency, dtype=float)
 
 
 def _least_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:

@@ -53,8 +53,15 @@ PROVENANCE: Mapping[str, str] = _resource("provenance.toml")
 
 
 def is_quantity(column: str) -> bool:
-    """Whether a column is a measured quantity or a statistic of one, but for spreads of repeated measurements."""
-    return not _SPREADS.search(column) and STATISTIC.sub("", column, count=1) in QUANTITIES
+    """Whether a column is a measured quantity or a statistic of one, but for spreads of repeated measurements, or a
+    service level, which holds or does not.
+    """
+    return "=" in column or (not _SPREADS.search(column) and STATISTIC.sub("", column, count=1) in QUANTITIES)
+
+
+def is_truth(quantities: pd.Series) -> pd.Series:
+    """Which quantities are true or false: those of ``TRUTH``, and service levels such as ``ttft=1s``."""
+    return quantities.isin([name for name in quantities.unique() if name in TRUTH or "=" in name])
 
 
 @dataclass(frozen=True)
@@ -162,6 +169,7 @@ def read_frame(path: Path) -> pd.DataFrame:
     Raises:
         DataError: no such file, an empty or truncated one, or another format.
     """
+    _check_file(path)
     return _csv(path) if path.suffix == ".csv" else _parquet(path)
 
 
@@ -215,7 +223,6 @@ def _parquet(path: Path) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    _check_file(path)
     content = path.read_bytes()
     try:
         frame: pd.DataFrame = pq.read_table(pa.BufferReader(content)).to_pandas()
@@ -230,7 +237,6 @@ def _parquet(path: Path) -> pd.DataFrame:
 def _csv(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    _check_file(path)
     try:
         return pd.read_csv(path)
     except (ValueError, OSError) as error:

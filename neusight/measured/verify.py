@@ -81,8 +81,7 @@ def _check_table(file: Path) -> Iterator[Finding]:
     for rule, mask, why in (*_implausible(table), *_assumptions(table)):
         yield from _finding(table, rule, mask, why, fault=True)
     for reason, rows in _refused(table):
-        mask = np.zeros(len(table), dtype=bool)
-        mask[rows] = True
+        mask = np.isin(np.arange(len(table)), rows)
         yield from _finding(table, "cannot be asked", mask, reason, fault=bool(mask.all()))
     marked = filled_cells(table, "suspect")
     yield from _finding(table, "marked as suspect", marked, _first(table, "suspect", marked), fault=False)

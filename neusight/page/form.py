@@ -17,9 +17,9 @@ from neusight.errors import ModelError, NeusightError
 from neusight.page.accuracy import BY
 from neusight.questions import FieldError, Question, Serving, Step, Training
 from neusight.questions.field import numbers_of, text, texts
-from neusight.questions.parts import LOAD
 from neusight.questions.parts import MODEL as MODEL_PANEL
-from neusight.questions.question import NamedField
+from neusight.questions.parts import Assurance
+from neusight.questions.question import NamedField, like
 from neusight.questions.serving import LOADS
 from neusight.quick_dataclasses import dataclass
 from neusight.requests import MODES
@@ -51,7 +51,7 @@ class PageWords(Question):
         "under a load.",
         MODEL_PANEL, "inference", choices=(*MODES, "serving"),
     )  # fmt: skip
-    slo: str = text("Service level: limits that the cheapest deployment holds.", LOAD, metavar="ttft=200ms,tpot=30ms")
+    slo: str = like(Assurance, "slo")
     axis: str = text("Field that the slider moves.", _VIEW)
     space: str = text("Design space: a device to build, such as gpu or phaze.", _VIEW)
     apply: tuple[str, ...] = texts("Optimisations that are applied one after the other, or `all`.", _VIEW)

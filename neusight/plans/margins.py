@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from math import erf, sqrt
+from statistics import NormalDist
 from types import MappingProxyType
 from typing import Any
 
@@ -18,8 +18,7 @@ from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.quick_dataclasses import dataclass
 from neusight.units import gib
 
-_QUANTILE_95 = 1.6448536269514715
-"""The 95 % quantile of the standard normal distribution."""
+_NORMAL = NormalDist()
 KEPT, LIBRARIES = 0.024, 0.18
 """Standard deviations of kept activations and of libraries' workspaces, as shares: fitted by
 ``neusight fit memory`` to peaks of Megatron-LM, so that 90 % of them are inside the interval."""
@@ -62,7 +61,7 @@ def doubts_of(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -
 def interval_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -> tuple[float, float]:
     """The 90 % interval (low, high) of the sum of terms [B]; as ``doubts_of``."""
     total = sum(terms.values())
-    margin = _QUANTILE_95 * spread(with_sources(doubts_of(terms, shares), *_PEAK))
+    margin = _NORMAL.inv_cdf(0.95) * spread(with_sources(doubts_of(terms, shares), *_PEAK))
     return total * max(1.0 - margin, 0.0), total * (1.0 + margin)
 
 
@@ -115,13 +114,21 @@ class MemoryFit:
     @property
     def fits(self) -> bool:
         """True if the needed memory is available, which is likelier than not."""
-        return bool(self.needed_bytes <= self.usable_bytes)
+        return self.fits_with(0.5)
+
+    def fits_with(self, probability: float) -> bool:
+        """True if the needed memory is available with a probability, or a larger one."""
+        return bool(self.bytes_with(probability) <= self.usable_bytes)
+
+    def bytes_with(self, probability: float) -> float:
+        """Memory that is enough with a probability [B]."""
+        return self.needed_bytes * (1.0 + _NORMAL.inv_cdf(probability) * spread(self.doubts))
 
     @property
     def probability(self) -> float:
         """Probability that the needed memory is available."""
         spread_bytes = self.needed_bytes * spread(self.doubts)
-        return 0.5 * (1.0 + erf(self.spare_bytes / spread_bytes / sqrt(2.0))) if spread_bytes else float(self.fits)
+        return _NORMAL.cdf(self.spare_bytes / spread_bytes) if spread_bytes else float(self.fits)
 
     @property
     def words(self) -> str:
@@ -143,14 +150,12 @@ class MemoryFit:
     def to_dict(self) -> dict[str, Any]:
         """Plain data: needs with the ends of their interval, as a whole and by term, and the probability of room."""
         low, high = self.interval
-        ends = {name: interval_bytes({name: size}, self.shares) for name, size in self.terms.items()}
+        terms = {name: interval_bytes({name: size}, self.shares) for name, size in self.terms.items()}
         return {
             "needed_bytes": self.needed_bytes,
             "needed_low_bytes": low,
             "needed_high_bytes": high,
             "usable_bytes": self.usable_bytes,
             "fits_probability": self.probability,
-            "memory_intervals": {
-                name: {"low_bytes": ends[name][0], "high_bytes": ends[name][1]} for name in self.terms
-            },
+            "memory_intervals": {name: {"low_bytes": low, "high_bytes": high} for name, (low, high) in terms.items()},
         }

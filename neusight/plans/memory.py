@@ -108,11 +108,7 @@ def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: Devi
 
 
 def program_memory(
-    program: Program,
-    stages: Iterable[tuple[Stage, States]],
-    plan: Plan,
-    training: TrainingStep,
-    device: DeviceSpec,
+    program: Program, stages: Iterable[tuple[Stage, States]], plan: Plan, training: TrainingStep, device: DeviceSpec
 ) -> tuple[RankMemory, ...]:
     """The peak of each kind of rank of a pipeline, of any program: that of the fullest of a kind.
 

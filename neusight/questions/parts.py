@@ -41,6 +41,20 @@ class Seeded(Question):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Assurance(Question):
+    """Limits of an answer, and how probable it must be that it is within them."""
+
+    must_fit: float = number(
+        "Least probability that memory is enough, to count as fitting.", OUTPUT, 0.5, low=0.01, high=0.99, metavar="P"
+    )
+    slo: str = text("Service level: limits such as ttft=500ms,tpot_p99=40ms.", LOAD, metavar="TIME=LIMIT,…")
+    slo_confidence: float | None = number(
+        "Least probability that a deployment holds --slo. Default: expected times that hold it are enough.",
+        LOAD, low=0.01, high=0.99, metavar="P", former=("confidence",),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class Configured(Question):
     """A model that a configuration may describe in place of its name."""
 
@@ -119,6 +133,11 @@ class OnDevices(OnGpu):
         self.check_device()
         device = as_device(self.given("gpu"), self.overrides)
         return with_prices([device], self.prices)[0] if self.prices else device
+
+    @property
+    def vendor(self) -> str:
+        """Vendor of the device, "" where none is named."""
+        return self.device().vendor if self.gpu else ""
 
     def check_device(self) -> None:
         """Raises:
@@ -219,8 +238,16 @@ class WithExperts(Parallel):
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Parallel):
-    """Plan by which devices share a step of any framework."""
+    """Length of a sample and plan by which devices share a step of any framework."""
 
+    seq_len: int | None = whole(
+        "Sequence length: tokens of a sample. Default: as many as the model takes, up to 2,048.",
+        MODEL, short="-s", listable=True,
+    )  # fmt: skip
+    engine_options: str = text(
+        """Traits of the engine that differ, as a JSON object: '{"offloads_activations": true}'.""",
+        RECORDED, metavar="JSON",
+    )  # fmt: skip
     vp: int = degree("Chunks of layers of a pipeline stage; several are interleaved (virtual pipeline).")
     cp: int = degree("Context parallel: devices that share every sequence.")
     ulysses: int = whole(

@@ -123,18 +123,6 @@ class Question:
         hint = nearest(name, (*declared, *cls.KEYS)) or f": one of {', '.join(declared)}"
         raise FieldError(shown(name), f"is no field of a {cls.__name__} question{hint}")
 
-    @classmethod
-    def canonical_columns(cls, names: Iterable[str]) -> dict[str, str]:
-        """Today's name of each column of a table, for readers that rename a column once; see ``NamedField.canonical``.
-
-        Raises:
-            FieldError: a column of no field, or two of the same field.
-        """
-        columns = {name: cls.today(name) for name in names}
-        if twice := [name for name in columns if list(columns.values()).count(columns[name]) > 1]:
-            raise FieldError(twice[-1], f"is {columns[twice[-1]]}, which has a column already: leave out one of them")
-        return columns
-
     def words(self) -> dict[str, Any]:
         """Fields that are not as they are by default, by name: what ``named`` reads back."""
         return {name: getattr(self, name) for name, f in self.fields().items() if getattr(self, name) != f.default}

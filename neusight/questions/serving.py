@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neusight.devices import DeviceSpec
 from neusight.devices.cluster import USUAL_PER_NODE
+from neusight.engines.launch_flags import engines_with_flags, flags_of
 from neusight.questions.engined import MOST_TOKENS, Engined
 from neusight.questions.field import RANGE, FieldError, lengths, number, numbers_of, text, whole
 from neusight.questions.parts import LOAD, MOST_ARRIVALS, Seeded
@@ -85,12 +85,10 @@ class Serving(Loaded, Engined):
 
     KIND: ClassVar[str] = "serving"
 
-    HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "dp": "Data parallel: groups of devices whose attention serves separate sequences. Default: 1.",
-            "per_node": "Devices of a node. Default: the usual number of that device.",
-        }
-    )
+    HELP: ClassVar[Mapping[str, str]] = {
+        "dp": "Data parallel: groups of devices whose attention serves separate sequences. Default: 1.",
+        "per_node": "Devices of a node. Default: the usual number of that device.",
+    }
 
     @property
     def load(self) -> str:
@@ -173,8 +171,8 @@ class Serving(Loaded, Engined):
         return lengths_of(self, model.max_len)
 
     @classmethod
-    def setup_of(cls, words: Mapping[str, Any]) -> Setup:
-        """The deployment that keywords describe, which say nothing of a load.
+    def setup_of(cls, words: Mapping[str, Any], device: DeviceSpec) -> Setup:
+        """The deployment on a device that keywords describe, which say nothing of a load.
 
         Raises:
             FieldError: another word, or a value that it cannot have.
@@ -185,7 +183,7 @@ class Serving(Loaded, Engined):
         for name in words:
             if cls.today(name) not in names:
                 raise FieldError(name, f"has no place in a deployment: one of {', '.join(sorted(names))}")
-        return cls.named({"model": "any", **words}).setup()
+        return cls.named({"model": "any", "gpu": device, **words}).setup()
 
     def setup(self) -> Setup:
         """The deployment with its limits; fields left open have its defaults."""
@@ -214,9 +212,11 @@ class Serving(Loaded, Engined):
             self.refuse(("kv_link", "kv_overlap"), "is of a cache that travels: give prefill")
         if not sessions:
             self.refuse(("host_cache",), "keeps what sessions leave: give a trace with a column session")
-        for name in ("scheduler_recv_interval", "batch_wait_timeout_iters"):
-            if getattr(self, name) is not None:
-                self._check_option(name)
+        options = ("scheduler_recv_interval", "batch_wait_timeout_iters")
+        for name in (option for option in options if getattr(self, option) is not None):
+            engines = [one for one in engines_with_flags() if name in {*flags_of(one).fields, *flags_of(one).file}]
+            if self.engine not in engines:
+                raise FieldError(name, f"is an option of {', '.join(engines)} alone: leave it out")
         if self.isl and not self.isl_cv and self.prefix_cached_tokens > max(numbers_of(self.isl)):
             self.refuse(
                 ("prefix_cached_tokens",), f"are among those of prompts, isl {plain_number(self.isl)}: give fewer"
@@ -228,16 +228,6 @@ class Serving(Loaded, Engined):
                 self.refuse((f"{name}_cv", f"{name}_shape"), f"has no place: {name} states each length: leave it out")
         if self.arrivals != "poisson":
             self.refuse(("burstiness",), f"is of intervals that are drawn: leave out arrivals {self.arrivals}")
-
-    def _check_option(self, name: str) -> None:
-        """Raises:
-        FieldError: the engine has no option for the field, and others have.
-        """
-        from neusight.engines.launch_flags import engines_with_flags, flags_of
-
-        engines = [one for one in engines_with_flags() if name in {*flags_of(one).fields, *flags_of(one).file}]
-        if self.engine not in engines:
-            raise FieldError(name, f"is an option of {', '.join(engines)} alone: leave it out")
 
     def check_images(self, model: Decoder) -> None:
         """Raises:
@@ -268,7 +258,7 @@ class Serving(Loaded, Engined):
             yield f"network has no effect: it joins nodes, and {devices} in one"
         if not searched and self.router != "round-robin" and self.replicas * (self.dp or 1) == 1:
             yield f"router {self.router} has no effect: there is one replica"
-        if self.aiter is not None and self.gpu and self.device().vendor != "amd":
+        if self.aiter is not None and self.vendor not in ("", "amd"):
             yield "aiter has no effect: its kernels are of AMD's GPUs"
         for name in ("arrivals", "burstiness"):
             if name in self.words() and not self.arrives:

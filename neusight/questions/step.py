@@ -54,10 +54,6 @@ class Step(Configured, Recorded, Planned, Clustered):
         "Batch size: samples of a step, over all replicas.",
         MODEL, 1, short="-b", listable=True, former=("global_batch",),
     )  # fmt: skip
-    seq_len: int | None = whole(
-        "Sequence length: tokens of a sample. Default: as many as the model takes, up to 2,048.",
-        MODEL, short="-s", listable=True,
-    )  # fmt: skip
     image_size: int | str | None = option(
         "image", "Edge of an image in pixels, or width and height: 768x512. Default: the model's own.", MODEL,
         low=1, high=MOST, metavar="N|WxH",
@@ -102,7 +98,6 @@ class Step(Configured, Recorded, Planned, Clustered):
         ENGINE, "eager", choices=LAUNCHES, listable=True,
     )  # fmt: skip
     engine: str = text("Software other than PyTorch that runs the step, such as torchscript.", ENGINE, metavar="NAME")
-    engine_options: str = text("Traits of the engine that differ, as a JSON object.", RECORDED, metavar="JSON")
     layout: str = text("Order of images in memory; nhwc is PyTorch's channels_last.", ENGINE, "nchw", choices=LAYOUTS)
     allow_fallback: bool = switch("Estimate operators without a rule as data movement, visibly.", ENGINE)
     operands: str = text(

@@ -44,9 +44,6 @@ class Training(Configured, OnCluster, WithExperts, Planned):
         "Sequences of a step, over all replicas.", MODEL, short="-b", listable=True, former=("global_batch", "batch")
     )
     micro_batches: int | None = whole("Micro-batches of a replica, in place of --global-batch-size.", PLAN)
-    seq_len: int | None = whole(
-        "Sequence length in tokens. Default: as many as the model takes, up to 2,048.", MODEL, short="-s", listable=True
-    )
     source_len: int | None = whole("Tokens of a sample that an encoder reads. Default: --seq-len.", MODEL)
     mtp_layers: int | None = whole("Depths of multi-token prediction that are trained too.", MODEL)
     dtype: str = text(
@@ -58,10 +55,6 @@ class Training(Configured, OnCluster, WithExperts, Planned):
         f"Software that trains: {', '.join(TRAINERS)}. It decides kernels, and choices that are left out as its users "
         "usually make them. Default: megatron-te; maxtext on TPUs, neuron on Trainium, whose degrees count cores.",
         ENGINE, choices=TRAINERS, listable=True, metavar="NAME",
-    )  # fmt: skip
-    engine_options: str = text(
-        """Traits of the engine that differ, as a JSON object: '{"offloads_activations": true}'.""",
-        RECORDED, metavar="JSON",
     )  # fmt: skip
     optimizer: str = text("Optimizer whose update is part of the step.", MODEL, "adam", choices=OPTIMIZERS)
     cp_comm: str = text(

@@ -18,13 +18,17 @@ _FILE = Path(__file__).with_name("unset.toml")
 
 
 def usual(name: str) -> Callable[[Question], Sequence[Usual]]:
-    """``if_unset`` of a field: the values of its entries in ``unset.toml`` that are for the question."""
+    """``if_unset`` of a field: the values of its entries in ``unset.toml`` that are for the question, of those that say
+    most of it.
+    """
 
     def values(question: Question) -> Sequence[Usual]:
         entries = [entry for entry in _entries()[name] if _is_for(question, entry)]
+        closest = max((len(entry.get("of", {})) for entry in entries), default=0)
         return [
             Usual(value=value, source=entry["source"], weight=weight)
             for entry in entries
+            if len(entry.get("of", {})) == closest
             for value, weight in zip(entry["values"], entry.get("counts", [1.0] * len(entry["values"])), strict=True)
         ]
 

@@ -64,7 +64,8 @@ class ServingEstimate(EstimateCore):
     one's own changed. ``metric_doubts`` are by metric, see ``doubts_of``; ``limiter``, the resource that most of the
     time is limited by, is of ``latency_s``, that of a whole answer; ``usd_per_hour`` is the price of one device, of
     several kinds their mean, ``price_source`` where it is from, ``unpriced`` the devices whose price is not known,
-    ``launch`` the command that starts one replica.
+    ``launch`` the command that starts one replica, ``slo_probability`` that a service level holds, None where none is
+    asked for.
     """
 
     model: str
@@ -105,6 +106,7 @@ class ServingEstimate(EstimateCore):
     diverges: str
     launch: str
     warnings: tuple[str, ...]
+    slo_probability: float | None = None
     assumed: Mapping[str, str] = field(default_factory=dict)
     question: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -223,7 +225,7 @@ class ServingEstimate(EstimateCore):
             **self._named("usd_per_million_output_tokens", "joule_per_output_token"),
             "joule_per_output_token_low": energy.low_j,
             "joule_per_output_token_high": energy.high_j,
-            **self._named("power_w", "prefix_hit", "preempted", "diverges"),
+            **self._named("power_w", "prefix_hit", "preempted", "diverges", "slo_probability"),
         }
 
     def _named(self, *names: str) -> dict[str, Any]:

@@ -374,9 +374,7 @@ def _trace_frame(path: Path) -> pd.DataFrame:
     try:
         return reader(path)
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"cannot read the trace {path}: {reason(error)}: give columns arrival_s, isl and osl"
-        ) from error
+        raise DataError(f"cannot read {path}: {reason(error)}: give columns arrival_s, isl and osl") from error
 
 
 def _trace_column(path: Path, frame: pd.DataFrame, what: str, names: Sequence[str]) -> str:

@@ -95,8 +95,9 @@ def pareto_front(estimates: Sequence[ServingEstimate]) -> list[bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What is to be served within an ``slo`` that holds with a probability of ``confidence``: a rate [requests/s] or
-    ``concurrency`` clients of all replicas together, or as much as holds.
+    """What is to be served within an ``slo``, whose bounds expected times are within and which holds with a probability
+    of ``slo_confidence``, in a memory that is enough with one of ``must_fit``: a rate [requests/s] or ``concurrency``
+    clients of all replicas together, or as much as holds.
 
     Bounds may be given as text, see ``Slo.named``.
     """
@@ -106,7 +107,8 @@ class Demand:
     osl: TokenCounts
     request_rate: float | None = None
     concurrency: int | None = None
-    confidence: float = 0.5
+    slo_confidence: float = 0.0
+    must_fit: float = 0.5
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -119,8 +121,9 @@ class Demand:
             raise LoadError("a rate and clients are two loads: give one of request_rate and concurrency")
         if self.concurrency is not None:
             whole("concurrency", self.concurrency)
-        if not 0 < self.confidence < 1:
-            raise LoadError(f"confidence = {self.confidence:g}: give a probability between 0 and 1, such as 0.9")
+        if not (0 <= self.slo_confidence < 1 and 0 < self.must_fit < 1):
+            given = f"slo_confidence = {self.slo_confidence:g}, must_fit = {self.must_fit:g}"
+            raise LoadError(f"{given}: give a probability between 0 and 1, such as 0.9")
 
     def clients(self, number: int) -> Closed:
         """A load of so many clients."""
@@ -133,7 +136,7 @@ class Demand:
 
     def missed(self, estimate: ServingEstimate) -> str:
         """In words, why an answer is not good enough; "" where it is."""
-        return self.slo.missed(estimate, self.confidence)
+        return self.slo.missed(estimate, self.slo_confidence)
 
 
 _OF_SETUP = ("dtype", *DEGREES, "max_num_batched_tokens")
@@ -260,9 +263,11 @@ class _Search:
         try:
             deployments = [self.deploy(device, setup) for setup in setups]
             distinct = {d.max_num_batched_tokens: d for d in reversed(deployments)}
-            fitting = [d for d in reversed(distinct.values()) if d.memory.fits]
+            least = self.demand.must_fit
+            fitting = [d for d in reversed(distinct.values()) if d.memory.fits and d.memory.fit.fits_with(least)]
             if not fitting:
-                return replace(refused, reason=f"does not fit by {gib(deployments[0].missing_bytes)} a GPU")
+                fit, missing = deployments[0].memory.fit, gib(deployments[0].missing_bytes)
+                return replace(refused, reason=fit.words if fit.fits else f"does not fit by {missing} a GPU")
             deployments = share_prices(fitting) if len(fitting) > 1 else fitting
         except NeusightError as error:
             return replace(refused, reason=str(error))
@@ -285,7 +290,8 @@ class _Search:
             return replace(choice, reason=str(error))
         if estimate is None:
             return replace(choice, reason=reason)
-        choice = replace(choice, estimate=estimate, probability=demand.slo.probability(estimate))
+        probability = demand.slo.probability(estimate)
+        choice = replace(choice, estimate=replace(estimate, slo_probability=probability), probability=probability)
         self.least = min(self.least, self.rank(choice)[0])
         return choice
 

@@ -215,11 +215,6 @@ class ServingRun:
         return float(0.5 * made[-1] / (end_s - begin_s))
 
     @property
-    def steady_requests_per_s(self) -> float:
-        """Those whose answers the steady output tokens are."""
-        return float(self.steady_output_tokens_per_s / self.output_tokens.mean())
-
-    @property
     def mean_batch(self) -> float:
         """Sequences that generate in a pass, over all passes that generate; NaN where answers have one token."""
         passes = self.passes
@@ -227,10 +222,9 @@ class ServingRun:
         return float(passes.decodes @ count / count.sum()) if count.any() else np.nan
 
     @property
-    def kv_use(self) -> tuple[float, float]:
-        """Share of the KV cache that is given out, mean over the time in passes and highest; 0 without a limit."""
-        share = self.passes.kv_tokens / self.kv_capacity_tokens
-        return float(share @ self.passes.lasts_s / self.passes.lasts_s.sum()), float(share.max())
+    def kv_use(self) -> float:
+        """Highest share of the KV cache that is given out; 0 without a limit."""
+        return float((self.passes.kv_tokens / self.kv_capacity_tokens).max())
 
     @property
     def time_shares(self) -> dict[str, float]:
@@ -258,9 +252,10 @@ class ServingRun:
         if not self.opened or now - then <= NOISE * self._chance():
             return ""
         arrived = np.sum(self.arrival_s > halfway) / (end - halfway)
+        served = self.steady_output_tokens_per_s / self.output_tokens.mean()
         return (
             f"the queue grows without limit: {decimal(arrived / self.schedulers)} requests/s arrive at each scheduler "
-            f"and {decimal(self.steady_requests_per_s / self.schedulers)}/s are served, "
+            f"and {decimal(served / self.schedulers)}/s are served, "
             f"{int(then)} waited half-way and {int(now)} at the last arrival"
         )
 

@@ -324,38 +324,24 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
     rate = found["throughput"][0]
     figures: dict[str, Any] = {f"{name}_s": found[name][0] for name in times}
     return ServingEstimate(
-        model=replica.decoder.name,
-        gpu=replica.device.id,
-        engine=deployment.server.era,
+        model=replica.decoder.name, gpu=replica.device.id, engine=deployment.server.era,
         precision=replica.precision.quantisation.method or replica.precision.dtype,
-        kv_dtype=replica.precision.kv_cache,
-        plan=_degrees(deployment),
-        replicas=deployment.setup.replicas,
+        kv_dtype=replica.precision.kv_cache, plan=_degrees(deployment), replicas=deployment.setup.replicas,
         devices=sum(pool.deployment.devices for pool in pools),
         load={"kind": type(load).__name__.lower()} | _load_figures(load),
-        **figures,
-        metric_doubts={name: doubt for name, (_, doubt) in found.items()},
-        limiter=passes.resource,
-        output_tokens_per_s=rate,
-        steady_output_tokens_per_s=found["steady"][0],
-        requests_per_s=groups * run.requests_per_s,
-        total_tokens_per_s=rate.mean * (1.0 + per_token),
-        mean_batch=run.mean_batch,
-        kv_use=run.kv_use[1],
-        time_shares=run.time_shares,
+        **figures, metric_doubts={name: doubt for name, (_, doubt) in found.items()}, limiter=passes.resource,
+        output_tokens_per_s=rate, steady_output_tokens_per_s=found["steady"][0],
+        requests_per_s=groups * run.requests_per_s, total_tokens_per_s=rate.mean * (1.0 + per_token),
+        mean_batch=run.mean_batch, kv_use=run.kv_use, time_shares=run.time_shares,
         prefill=pools[0].passes.limiter(pools[0].passes.with_prompts),
-        decode=passes.limiter(~passes.with_prompts),
-        memory=deployment.memory,
-        **_costs(pools, rate),
+        decode=passes.limiter(~passes.with_prompts), memory=deployment.memory, **_costs(pools, rate),
         power_w=sum(pool.power_w for pool in pools),
         token_energy=reduce(add, (pool.token_energy(rate) for pool in pools)),
         prefix_hit=float(run.cached_tokens.sum() / run.prompt_tokens.sum()),
-        preempted=round(groups * run.preempted.sum()),
-        diverges=run.diverges,
-        launch=launch_command(deployment),
+        preempted=round(groups * run.preempted.sum()), diverges=run.diverges, launch=launch_command(deployment),
         warnings=(*replica.decoder.notes, *replica.device.likeness, *_assumptions(deployment, load, run)),
         assumed=deployment.assumed | in_words(deployment, abs(found["throughput"][1].get(UNSET, 0.0))),
-    )
+    )  # fmt: skip
 
 
 def _degrees(deployment: Deployment) -> dict[str, int]:

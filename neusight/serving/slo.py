@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
-from statistics import NormalDist
+from itertools import combinations
+from math import inf, log
+
+import numpy as np
 
 from neusight.errors import LoadError, UnitError, nearest, shown
 from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import Doubts, spread, weighed
 from neusight.serving.estimate import LATENCIES, ServingEstimate
 from neusight.units import decimal, milliseconds, parse
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-_NORMAL = NormalDist()
+_POINTS = 4096
+"""Points of the lattice over which probabilities are integrated (numerics: one part in 10,000)."""
+_TINY = 1e-12
+"""Least variance and probability that count (numerics)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,18 +37,17 @@ class SloBound:
             return ""
         return f"{self} takes {milliseconds(time_s)}, {_over(time_s / self.limit_s)} {milliseconds(self.limit_s)}"
 
-    def probability(self, estimate: ServingEstimate) -> float:
-        """That it holds: percentiles move with the mean, whose logarithm is normal on either side of it."""
+    def score(self, estimate: ServingEstimate) -> float:
+        """Standard deviations from the time to the limit: percentiles move with the mean, whose logarithm is normal on
+        either side of it.
+        """
         metric, time_s = estimate.latency(self.time), self._time_s(estimate)
-        if not time_s > 0:
-            return 1.0
-        margin = log(self.limit_s / time_s)
+        margin = log(self.limit_s / time_s) if time_s > 0 else inf
         width = log(metric.high / metric.mean) if margin >= 0 else log(metric.mean / metric.low)
-        return _NORMAL.cdf(NORMAL_90 * margin / width) if width > 0 else float(margin >= 0)
+        return NORMAL_90 * margin / max(width, _TINY)
 
     def _time_s(self, estimate: ServingEstimate) -> float:
-        time_s: float = getattr(estimate.latency(self.time), self.statistic)
-        return time_s
+        return float(getattr(estimate.latency(self.time), self.statistic))
 
     def __str__(self) -> str:
         return self.time if self.statistic == "mean" else f"{self.time}_{self.statistic}"
@@ -71,7 +77,7 @@ class Slo:
             raise LoadError(f"{', '.join(sorted(twice))} is bounded twice: leave out one of them")
         return cls(bounds=tuple(bounds))
 
-    def missed(self, estimate: ServingEstimate, confidence: float = 0.5) -> str:
+    def missed(self, estimate: ServingEstimate, confidence: float = 0.0) -> str:
         """In words, the bounds that an answer misses, that its queue grows, or that all hold with a smaller probability
         than ``confidence``; "" where none of that.
         """
@@ -82,10 +88,34 @@ class Slo:
         return "" if probability >= confidence else f"holds with a probability of {probability:.0%} alone"
 
     def probability(self, estimate: ServingEstimate) -> float:
-        """That all hold, 0 where the queue grows: times of one answer are long or short together, as its interval has
-        it, so that the least probable bound decides.
+        """Probability that all bounds hold, 0 where the queue grows: times of one answer are long or short together as
+        far as they share doubts by key.
         """
-        return 0.0 if estimate.diverges else min(bound.probability(estimate) for bound in self.bounds)
+        scores: dict[str, float] = {}
+        for bound in self.bounds:
+            scores[bound.time] = min(scores.get(bound.time, inf), bound.score(estimate))
+        return 0.0 if estimate.diverges else _probability_below([*scores.values()], [*map(estimate.doubts_of, scores)])
+
+
+def _probability_below(scores: Sequence[float], doubts: Sequence[Doubts]) -> float:
+    """Probability that normal log errors with these doubts are all below their scores, in standard deviations of each.
+
+    Each is integrated given those before it, over the points of a lattice (Genz 1992, "Numerical computation of
+    multivariate normal probabilities").
+    """
+    from scipy.special import ndtr, ndtri
+
+    correlation, count = (1.0 + _TINY) * np.eye(len(scores)), np.arange(1, _POINTS + 1)
+    for (column, one), (row, other) in combinations(enumerate(doubts), 2):
+        # Of two normal values of variance 1, whose sum has the variance 2 + 2 correlation.
+        total = spread(weighed((1.0 / max(spread(each), _TINY), each) for each in (one, other)))
+        correlation[row, column] = total**2 / 2.0 - 1.0
+    root, drawn, chance = np.linalg.cholesky(correlation), np.zeros((_POINTS, len(scores))), np.ones(_POINTS)
+    for row, score in enumerate(scores):
+        share = ndtr((score - drawn @ root[row]) / root[row, row])
+        drawn[:, row] = ndtri(np.maximum(share * (count * np.sqrt(row + 2) % 1.0), _TINY))
+        chance *= share
+    return float(chance.mean())
 
 
 def _bound(text: str) -> SloBound:

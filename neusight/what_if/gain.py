@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, hypot, log
+from statistics import NormalDist
 from typing import Any
 
 from neusight.distributed.estimate import TrainingEstimate
@@ -107,6 +108,15 @@ def _throughput(answer: Answer) -> float:
     if isinstance(answer, Estimate):
         return answer.samples_per_s
     return answer.tokens_per_s if isinstance(answer, TrainingEstimate) else answer.output_tokens_per_s.mean
+
+
+def faster_probability(first: Answer, second: Answer) -> float:
+    """Probability that the first of two answers takes less time, as far as their doubts are not one and the same.
+
+    Unlike gains, it is of the same work: no error of an optimisation adds to the doubts of both.
+    """
+    width = spread(ratio_doubts(first, second, "time"))
+    return NormalDist().cdf(log(second.latency_s / first.latency_s) / width) if width else 0.5
 
 
 def ratio_doubts(before: Answer, after: Answer, metric: MetricName) -> Doubts:

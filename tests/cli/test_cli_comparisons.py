@@ -56,6 +56,27 @@ def test_predict_has_a_row_for_each_device_in_json() -> None:
     assert failed["error"].startswith("t4 does not compute in bfloat16")
 
 
+def test_predict_tells_which_device_is_how_probably_faster() -> None:
+    devices = ("predict", "gpt2", "--batch", 8, "--gpu", "l4,t4,a100-sxm-80gb")
+    answers = {answer["gpu"]: answer["faster_probability"] for answer in as_json(*devices)}
+    assert answers["a100-sxm-80gb"]["t4"] > 0.95
+    for one, chances in answers.items():
+        assert all(chance + answers[other][one] == pytest.approx(1.0) for other, chance in chances.items())
+    assert "a100-sxm-80gb faster than l4: 99%" in " ".join(run(*devices).stdout.split())
+    guess = run("predict", "gpt2", "--gpu", "a100-sxm-80gb,a100-pcie-80gb").stdout
+    assert "no more than a guess" in " ".join(guess.split())
+    assert "faster than" not in run("predict", "gpt2", "--gpu", "l4", "--batch", "1,2").stdout
+
+
+def test_predict_counts_what_fits_with_the_probability_that_is_asked_for() -> None:
+    step = ("predict", "gpt2-large", "--gpu", "l4", "--mode", "training", "--optimizer", "adam", "--batch", 2)
+    chance = as_json(*step)["fit"]["fits_probability"]
+    assert 0.5 < chance < 0.99
+    result = run(*step, "--must-fit", 0.99, "--format", "json")
+    assert '"fits": false' in result.stdout
+    assert "less than --must-fit 0.99" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("names", "applies", "refused"),
     [

@@ -82,8 +82,7 @@ def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
     assert "choose a tp or ep of 1, 2, 4, 8" in answer[2]["error"]
     rows = as_csv(*ON_L40S, "--batch", "1,4", "--tp", "3,1")
     assert [bool(row["predicted_error"]) for row in rows] == [True, True, False, False]
-    text = run(*ON_L40S, "--batch", "1,4", "--tp", "1,3").stdout
-    assert "no estimate for 2 combinations" in text
+    assert "no estimate for 2 of 4 (l40s)" in run(*ON_L40S, "--batch", "1,4", "--tp", "1,3").stderr
     assert as_json(*ON_L40S, "--batch", "1,")[0] == as_json(*ON_L40S, "--batch", 1)
 
 
@@ -137,6 +136,17 @@ def test_service_levels_are_held_by_what_is_found_and_reasons_are_given() -> Non
     assert "too slow: with one client tpot takes" in " ".join(nothing.stdout.split())
 
 
+def test_a_given_load_or_deployment_has_a_probability_that_it_holds_the_level() -> None:
+    level = ("--slo", "tpot=40ms")
+    alone, shared = (as_json(*ON_L40S, "--batch", batch, *level)["slo_probability"] for batch in (1, 64))
+    assert 0 < shared < alone <= 1
+    assert as_json(*ON_L40S, "--batch", 1)["slo_probability"] is None
+    assert "level        holds with a probability of" in run(*ON_L40S, "--batch", 1, *level).stdout
+    points = as_csv(*ON_L40S, "--frontier", *level)
+    chances = [float(row["predicted_slo_probability"]) for row in points]
+    assert chances == sorted(chances, reverse=True)
+
+
 def test_recommendations_say_what_to_rent_why_not_others_and_how_to_start_it() -> None:
     question = ("serving", "Qwen/Qwen3-8B", "--isl", "512", "--osl", "64", "--gpu", "h100-sxm-80gb,t4", "--tp", "1,2")
     load = ("--slo", "tpot=20ms,ttft=500ms", "--request-rate", "40", "--recommend")
@@ -151,7 +161,7 @@ def test_recommendations_say_what_to_rent_why_not_others_and_how_to_start_it() -
     assert max(map(len, text.splitlines())) <= 80
     wanted = ("holds with a probability of", "vllm serve Qwen/Qwen3-8B", "more", "not t4")
     assert [word for word in wanted if word not in " ".join(text.split())] == []
-    clients = as_json(*question, "--slo", "tpot=20ms", "--concurrency", 64, "--prefer", "gpus", "--confidence", 0.9)
+    clients = as_json(*question, "--slo", "tpot=20ms", "--concurrency", 64, "--prefer", "gpus", "--slo-confidence", 0.9)
     assert clients[0]["probability"] >= 0.9
     assert clients[0]["estimate"]["load"]["concurrency"] == 64
 
@@ -219,7 +229,7 @@ def test_loads_that_contradict_each_other_are_usage_errors() -> None:
         (*ON_L40S, "--frontier", "--figure", "x.txt"),
         (*ON_L40S, "--trace", "nowhere.csv"),
         (*ON_L40S, "--slo", "tpot=1s", "--replicas", "2"),
-        (*ON_L40S, "--slo", "tpot=1s", "--stages", "4:60s"),
+        (*ON_L40S, "--slo", "tpot=1s", "--batch", "1", "--slo-confidence", "0.9"),
         (*ON_L40S, "--slo", "tpot=1s", "--burstiness", "0.5"),
         ("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--osl", "8", "--batch", "1"),
         ("serving", "Qwen/Qwen3-8B", "--isl", "8", "--osl", "8", "--batch", "1"),

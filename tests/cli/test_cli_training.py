@@ -54,12 +54,12 @@ def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
     rows = as_csv(*STEP, "--tp", "1,3,8")
     assert [(row["tp"], bool(row["error"])) for row in rows] == [("1", False), ("3", True), ("8", False)]
     assert float(rows[0]["latency_s"]) < float(rows[2]["latency_s"])
-    text = run(*STEP, "--tp", "1,3,8").stdout
-    assert max(map(len, text.splitlines())) <= 80
-    assert "no estimate for 1 combination" in text
+    result = run(*STEP, "--tp", "1,3,8")
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "warning: no estimate for 1 of 3" in result.stderr
     none = invoke(*STEP, "--tp", "3,5")
     assert none.exit_code == 1
-    assert none.stderr.startswith("error: none of 2 combinations has an estimate: tp 3 x pp 1")
+    assert none.stderr.startswith("error: no estimate for 1 of 2 (dgx-a100): tp 3 x pp 1")
 
 
 def test_a_gpu_with_its_network_is_a_cluster_too() -> None:

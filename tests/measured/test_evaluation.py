@@ -81,6 +81,23 @@ def test_summarise_scores_probabilities_of_verdicts() -> None:
     columns = {"quantity": "fits", "predicted": [0.9, 0.6, 0.2], "low": None, "high": None, "measured": [1, 0, 0]}
     (row,) = summarise(pd.DataFrame(columns), ())
     assert (row["right"], row["brier"]) == pytest.approx((200 / 3, (0.01 + 0.36 + 0.04) / 3))
+    assert (row["said"], row["true"]) == pytest.approx((170 / 3, 100 / 3))
+
+
+def test_evaluate_scores_service_levels_where_all_their_times_are_measured(
+    tmp_path: Path, predictor: Predictor
+) -> None:
+    row = {"model": "Qwen/Qwen3-8B", "gpu": "l40s", "isl": 64, "osl": 8, "batch": 1, "tpot_ms": 30.0}
+    rows = [{**row, "ttft_ms": 90.0}, {**row, "ttft_ms": 900.0}, row]
+    pd.DataFrame(rows).to_csv(tmp_path / "served.csv", index=False)
+    choice = RowChoice(slos=("ttft=500ms,tpot=9s", "tpot=1us"))
+    answer = evaluate([tmp_path / "served.csv"], predictor, choice)
+    both, never = summarise(answer.columns(["quantity"]), ["quantity"])[-2:]
+    assert (both["rows"], both["true"], never["rows"], never["true"]) == (2, 50.0, 3, 0.0)
+    assert both["said"] > 90
+    assert never["brier"] == pytest.approx(0.0)
+    parts = summarise(answer.columns(["chance"]), ["chance"])
+    assert [(part["rows"], part["true"]) for part in parts if "true" in part] == [(3, 0.0), (2, 50.0)]
 
 
 def test_decisions_are_regretted_by_what_is_lost() -> None:

@@ -35,6 +35,15 @@ def test_shares_of_sources_may_be_others() -> None:
     assert 0.5 < wide.probability < usual.probability
 
 
+def test_fits_with_is_the_probability_of_room() -> None:
+    fit = MemoryFit(terms=TERMS, usable_bytes=67 * GIB)
+    assert 0.5 < fit.probability < 1.0
+    assert fit.bytes_with(0.5) == fit.needed_bytes
+    assert fit.bytes_with(fit.probability) == pytest.approx(fit.usable_bytes)
+    assert fit.fits_with(fit.probability - 0.01)
+    assert not fit.fits_with(fit.probability + 0.01)
+
+
 def test_a_process_takes_its_context_and_fragments_beside_its_tensors() -> None:
     total = sum(TERMS.values())
     beside = reserved(TERMS)

@@ -48,18 +48,14 @@ PRODUCT = {"family": "gemm", "op": "linear", "gpu": "l4", "m": 8, "n": 16.0, "k"
 
 
 @pytest.mark.parametrize(("noun", "columns"), COLUMNS, ids=lambda value: getattr(value, "KIND", None))
-def test_canonical_columns_know_every_column_of_rows(noun: type[Question], columns: str) -> None:
+def test_today_knows_every_column_of_rows(noun: type[Question], columns: str) -> None:
     names = [name for name in columns.split() if noun is not Training or name != "batch"]
-    today = noun.canonical_columns(names)
-    assert [*today] == names
-    assert {*today.values()} <= {*noun.fields(), *noun.KEYS}
+    assert {*map(noun.today, names)} <= {*noun.fields(), *noun.KEYS}
 
 
-def test_canonical_columns_refuse_two_names_of_a_field() -> None:
-    with pytest.raises(FieldError, match="batch is global_batch_size, which has a column already"):
-        Training.canonical_columns(("model", "global_batch", "batch"))
+def test_today_refuses_unknown_names() -> None:
     with pytest.raises(FieldError, match="tp_size is no field"):
-        Training.canonical_columns(("tp_size",))
+        Training.today("tp_size")
 
 
 def test_canonical_reads_former_words_texts_and_lists() -> None:

@@ -125,7 +125,7 @@ def test_the_largest_load_that_holds_holds_and_a_little_more_does_not(predictor:
     assert slo.missed(serve(deployment, closed(clients, 512, 64))) == ""
     assert slo.missed(serve(deployment, closed(clients + max(1, clients // 16), 512, 64))) != ""
     assert 0.5 <= best.probability < 0.8
-    (sure,) = predictor.cheapest(MODEL, ["l40s"], Demand(slo=slo, isl=512, osl=64, confidence=0.8), tp=1)
+    (sure,) = predictor.cheapest(MODEL, ["l40s"], Demand(slo=slo, isl=512, osl=64, slo_confidence=0.8), tp=1)
     assert sure.estimate is not None
     assert sure.probability >= 0.8
     assert sure.estimate.load["concurrency"] < clients
@@ -141,11 +141,22 @@ def test_service_levels_are_as_probable_as_intervals_have_it(deployment: Deploym
     assert [probability(tpot=limit) for limit in (tpot.low, tpot.mean, tpot.high)] == pytest.approx(
         [0.05, 0.5, 0.95], abs=1e-3
     )
-    assert probability(tpot=tpot.high, ttft=ttft.mean) == pytest.approx(0.5)
+    assert 0.25 < probability(tpot=tpot.mean, ttft=ttft.mean) < 0.5
+    assert probability(tpot=tpot.high, ttft=9) == pytest.approx(0.95, abs=1e-3)
+    # All that is doubted of these two is the same.
+    assert probability(tpot=tpot.mean, itl=estimate.itl_s.mean) == pytest.approx(0.5, abs=1e-2)
     slow = replace(estimate, diverges="the queue grows")
     assert Slo.named("tpot=9s").probability(slow) == 0
     assert Slo.named("tpot=9s").missed(slow) == "the queue grows"
     assert "holds with a probability of 50%" in Slo.named(f"tpot={tpot.mean * 1.0000001}s").missed(estimate, 0.9)
+
+
+def test_deployments_whose_memory_is_not_sure_enough_do_not_count(predictor: Predictor) -> None:
+    memory = predictor.deployment(MODEL, "l40s", 576, max_num_batched_tokens=8192).memory
+    assert memory.fits
+    demand = Demand(slo="tpot=1s", isl=512, osl=64, must_fit=min(memory.fit.probability + 1e-9, 1 - 1e-9))
+    (choice,) = predictor.cheapest(MODEL, ["l40s"], demand, tp=1)
+    assert choice.holds is (memory.fit.probability >= demand.must_fit)
 
 
 def test_clients_take_the_fewest_replicas_that_hold_them(predictor: Predictor) -> None:
@@ -322,7 +333,11 @@ def test_an_answer_is_a_line_and_a_table_of_a_notebook(deployment: Deployment) -
         (lambda p: p.serving(MODEL, "l4", ONE, max_num_seqs=0), ModelError, "max_num_seqs 0 is out of range: give"),
         (lambda p: p.serving(MODEL, "l4", ONE, gpu_memory_utilization=1.5), ModelError, "1.5 is out of range"),
         (lambda _: Demand(slo="tftt=1s", isl=8, osl=2), LoadError, "did you mean ttft"),
-        (lambda _: Demand(slo="ttft=1s", isl=8, osl=2, confidence=9), LoadError, "give a probability between 0 and 1"),
+        (
+            lambda _: Demand(slo="ttft=1s", isl=8, osl=2, slo_confidence=9),
+            LoadError,
+            "give a probability between 0 and 1",
+        ),
         (lambda _: Demand(slo="ttft=1s", isl=8, osl=2, request_rate=1, concurrency=2), LoadError, "two loads"),
         (
             lambda p: p.cheapest(MODEL, "l4", Demand(slo="ttft=1s", isl=8, osl=2), prefer="gpu"),

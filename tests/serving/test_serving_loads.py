@@ -140,7 +140,7 @@ def test_bad_rows_are_named(tmp_path: Path, column: str, values: list[float], me
         ("a.csv", "arrival_s,isl\n0,1\n", "no column output_tokens: name it so, or one of osl"),
         ("a.csv", "arrival_s,isl,osl\n0,1,2\n1,many,2\n", "row 2: isl 'many' is no number"),
         ("a.csv", "arrival_s,isl,osl\n0,1,2\n1,,2\n", "row 2: isl 'nan' is no number"),
-        ("a.jsonl", "{oops", "cannot read the trace"),
+        ("a.jsonl", "{oops", "cannot read "),
         ("a.txt", "", "give a .csv, .jsonl or .parquet file"),
         # Mooncake's times are milliseconds: not to be taken for seconds.
         ("a.jsonl", '{"timestamp": 3000, "input_length": 4, "output_length": 5}', "no column prompt_tokens"),

@@ -63,6 +63,17 @@ def test_version_that_is_not_open_is_no_doubt(predictor: Predictor, words: dict[
     assert "give --engine-version" not in str(answer.assumed)
 
 
+def test_open_version_is_one_that_the_device_has(predictor: Predictor) -> None:
+    words = {"model": "meta-llama/Llama-3.1-8B", "isl": 512, "osl": 64, "batch": 8}
+    on_tpu = Serving.named({**words, "gpu": "tpu-v6e"})
+    assert {version for version, _ in Serving.named({**words, "gpu": "h100-sxm-80gb"}).versions} == {"0.10.2", "0.19.0"}
+    assert on_tpu.versions == ()
+    answer, newest = predictor.ask(on_tpu), predictor.ask(on_tpu.changed(engine_version="0.19.0"))
+    assert answer.e2e_s == newest.e2e_s
+    assert answer.assumed["engine_version"] == "0.19.0, the newest known"
+    assert predictor.deployment(words["model"], "tpu-v6e", 576).setup.versions == ()
+
+
 def test_open_version_prices_no_kernel_more_and_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     price = Predictor._priced

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import log
+from statistics import NormalDist
+
 import pytest
 
 from neusight import Predictor
 from neusight.laws.doubts import spread
 from neusight.questions.step import step_question
 from neusight.what_if import Gain
-from neusight.what_if.gain import ratio_doubts
+from neusight.what_if.gain import faster_probability, ratio_doubts
 
 STEP = step_question("gpt2", "l4", mode="training", optimizer="adam", batch=4)
 
@@ -45,6 +48,16 @@ def test_shared_errors_cancel(predictor: Predictor) -> None:
     assert spread(ratio_doubts(before, after, "time")) < 0.2 * both
     gain = ladder.gain()
     assert gain.high / gain.ratio < 1.0 + 1.645 * both
+
+
+def test_faster_probability_subtracts_shared_doubts(predictor: Predictor) -> None:
+    t4, l4 = (predictor.answer(step_question("gpt2", gpu, batch=8)) for gpu in ("t4", "l4"))
+    assert faster_probability(t4, t4) == 0.5
+    assert faster_probability(t4, l4) + faster_probability(l4, t4) == pytest.approx(1.0)
+    fast, slow = sorted((t4, l4), key=lambda answer: answer.latency_s)
+    width = NormalDist().inv_cdf(faster_probability(fast, slow))
+    independent = (spread(fast.doubts) ** 2 + spread(slow.doubts) ** 2) ** 0.5
+    assert width > log(slow.latency_s / fast.latency_s) / independent > 0
 
 
 def test_the_search_ranks_and_stops_at_its_target(predictor: Predictor) -> None:
