@@ -51,7 +51,7 @@ class PageWords(Question):
         "under a load.",
         MODEL_PANEL, "inference", choices=(*MODES, "serving"),
     )  # fmt: skip
-    slo: str = like(Assurance, "slo")
+    slo: str = like(Assurance, "slo", metavar="ttft=200ms,tpot=30ms")
     axis: str = text("Field that the slider moves.", _VIEW)
     space: str = text("Design space: a device to build, such as gpu or phaze.", _VIEW)
     apply: tuple[str, ...] = texts("Optimisations that are applied one after the other, or `all`.", _VIEW)
