@@ -91,23 +91,15 @@ def figure(answer: Answer, metric: MetricName) -> float:
     if metric == "memory":
         return answer.needed_bytes
     if metric == "peak":
-        return _peak_bytes(answer)
+        # Engines fill the rest of the memory with cache, even if they need less.
+        return float(sum(size for name, size in answer.memory_terms.items() if name != "kv_cache"))
     if metric == "throughput":
-        return _throughput(answer)
+        if isinstance(answer, Estimate):
+            return answer.samples_per_s
+        return answer.tokens_per_s if isinstance(answer, TrainingEstimate) else answer.output_tokens_per_s.mean
     if isinstance(answer, ServingEstimate):
         return (answer.ttft_s if metric == "ttft" else answer.tpot_s).mean
     raise ValueError(f"{metric} is of served models")
-
-
-def _peak_bytes(answer: Answer) -> float:
-    # Engines fill the rest of the memory with cache, even if they need less.
-    return float(sum(size for name, size in answer.memory_terms.items() if name != "kv_cache"))
-
-
-def _throughput(answer: Answer) -> float:
-    if isinstance(answer, Estimate):
-        return answer.samples_per_s
-    return answer.tokens_per_s if isinstance(answer, TrainingEstimate) else answer.output_tokens_per_s.mean
 
 
 def faster_probability(first: Answer, second: Answer) -> float:
