@@ -89,10 +89,10 @@ def test_a_variant_of_a_device_keeps_its_correction(
 
 
 DAMAGES: tuple[tuple[Callable[[dict[str, Any]], Any], str], ...] = (
-    (lambda content: content.update(protocol=99), "protocol 99 is not 2"),
+    (lambda content: content.update(protocol=99), "protocol 99 is not 3"),
     (lambda content: content["observations"][0].pop("log_ratio"), "no calibration of this version"),
-    (lambda content: content["inputs"]["gemm"].update(log2_waves=99.0), "gemm has other inputs"),
-    (lambda content: content["observations"][0].update(model="poetry"), "poetry"),
+    (lambda content: content["observations"][0]["inputs"].extend(100 * [0.0]), "no calibration of this version"),
+    (lambda content: content["observations"][0].update(own="much"), "much"),
 )
 
 

@@ -9,7 +9,6 @@ from calibration_toys import measured, products
 from neusight.collect.plan import chosen_tasks
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
-from neusight.executors.gpu.calibration.corrections import CorrectionPrior
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Gemm, Kernel, RowReduction
 from neusight.learn.calibration import calibration_plan
@@ -30,8 +29,8 @@ def some_kernels(count: int) -> list[Kernel]:
 
 def doubt(rows: Timings, chosen: list[int]) -> float:
     """Mean variance that measuring some rows leaves in the times of all."""
-    known = linearised(rows, CorrectionPrior())
-    covariance, noise = known.covariance(CorrectionPrior()), np.diag(known.noise**2)
+    known = linearised(rows)
+    covariance, noise = known.covariance, np.diag(known.noise**2)
     shared = covariance[:, chosen]
     left = covariance - shared @ np.linalg.solve((covariance + noise)[np.ix_(chosen, chosen)], shared.T)
     return float(np.diag(left).mean())
@@ -49,7 +48,7 @@ def test_a_plan_is_the_same_each_time_and_begins_the_same(predictor: KernelPredi
 def test_each_choice_is_the_best_at_its_place(predictor: KernelPredictor, device: DeviceSpec) -> None:
     """The rank-one updates against solving afresh, for a single kind of kernels."""
     rows = timings_of(predictor, device, measured(products(30), predictor, device))
-    chosen = informative(rows, 6, CorrectionPrior())
+    chosen = informative(rows, 6)
     for place in range(1, 6):
         left = {row: doubt(rows, [*chosen[:place], row]) for row in range(30) if row not in chosen[:place]}
         assert min(left, key=lambda row: left[row]) == chosen[place]

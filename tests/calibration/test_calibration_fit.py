@@ -82,14 +82,12 @@ def test_what_is_measured_moves_other_families_less(predictor: KernelPredictor, 
     batch = kernels(pointwise(40))
     before, after = uncorrected(predictor, batch, device), corrected(predictor, calibration, batch, device)
     assert ((factors(before, after) > 1.01) & (factors(before, after) < 1.2)).all()
-    # Nothing was learned of the family's own errors.
-    np.testing.assert_allclose(relative(after)[1], relative(before)[1])
-    np.testing.assert_array_equal(after.spread, before.spread)
+    # Little was learned of the family's own errors.
+    np.testing.assert_allclose(np.log(relative(after)), np.log(relative(before)), rtol=0.05)
+    assert ((0.9 * before.spread < after.spread) & (after.spread < before.spread)).all()
 
 
-def test_a_kind_that_was_not_measured_gets_the_noise_of_its_family(
-    predictor: KernelPredictor, device: DeviceSpec
-) -> None:
+def test_a_kind_that_was_not_measured_keeps_its_stated_doubts(predictor: KernelPredictor, device: DeviceSpec) -> None:
     calibration = fit_calibration(predictor, device, measured(products(30), predictor, device, 1.2, noise=0.1))
     linear = kernels(products(20, seed=1))
     bmm = KernelBatch("gemm", {**linear.columns, "op": np.full(20, "bmm"), "layout": np.full(20, "nn")})

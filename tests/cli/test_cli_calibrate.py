@@ -32,7 +32,7 @@ def own_calibrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Linear layers of an L4 that takes half as long again as predicted, and one of a T4."""
-    sizes = np.exp2(np.random.default_rng(0).uniform(10, 12, (COUNT, 3))).astype(int).tolist()
+    sizes = (64 * np.exp2(np.random.default_rng(0).uniform(4, 6, (COUNT, 3))).astype(int)).tolist()
     batch = KernelBatch.of([Gemm(m=m, n=n, k=k, bias=True) for m, n, k in sizes])
     answer = KernelPredictor.load().predict(batch, load_device("l4"))
     latency_s = answer.overhead_s + FACTOR * (answer.latency_s - answer.overhead_s)

@@ -11,7 +11,6 @@ from kernel_grids import EVERY, grid
 
 from neusight.devices import DeviceSpec, list_gpus, load_device
 from neusight.errors import CoverageError, DeviceError
-from neusight.executors.gpu.calibration.inputs import LENGTHS
 from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.features import FORMULAS, feature_matrix, load_contract, situate
 from neusight.executors.gpu.features.formulas import formula
@@ -172,11 +171,9 @@ def test_unknown_and_second_formulas_are_refused() -> None:
     assert FORMULAS["log2_waves"] is before
 
 
-def test_every_formula_is_documented_and_serves_a_contract_or_a_correction() -> None:
+def test_every_formula_is_documented_and_serves_a_contract() -> None:
     assert all(function.__doc__ for function in FORMULAS.values())
-    used = {name for model in MODELS for name in (*load_contract(model).features, *LENGTHS[model])}
-    assert FORMULAS.keys() - used == set()
-    assert {name for model in MODELS for name in load_contract(model).features} <= FORMULAS.keys()
+    assert FORMULAS.keys() == {name for model in MODELS for name in load_contract(model).features}
 
 
 @settings(max_examples=80, deadline=None)

@@ -75,8 +75,8 @@ def _outside(artifact: Artifact, s: Situation, native: np.ndarray, inputs: np.nd
 class Correction(Protocol):
     """What is known of a device beyond the tile models: a calibration with measurements of its own."""
 
-    def apply(self, situation: Situation, estimates: Costs) -> Costs:
-        """The estimates of a situation's kernels, corrected."""
+    def apply(self, artifact: Artifact, situation: Situation, estimates: Costs) -> Costs:
+        """The estimates of a situation's kernels, which a tile model stated, corrected."""
 
     @property
     def knows_kernels(self) -> bool:
@@ -213,7 +213,7 @@ class KernelPredictor:
         outside = _outside(artifact, situation, native, inputs)
         costs = _estimates(situation, shares, artifact, native, outside, kinship=kinship)
         correction = self.correction(situation.device)
-        return costs, costs if correction is None else correction.apply(situation, costs)
+        return costs, costs if correction is None else correction.apply(artifact, situation, costs)
 
     def _variant(self, name: str, after: Situation, before: Situation) -> Costs:
         """Costs on a variant of a device: those of the device as it is, times what physics says of the change."""
@@ -233,7 +233,7 @@ class KernelPredictor:
             outside=outside, source=known.source, cause=known.cause, demand=demand,
         )  # fmt: skip
         correction = self.corrections.get(after.device.measured_id)
-        return variant if correction is None else correction.apply(after, variant)
+        return variant if correction is None else correction.apply(artifact, after, variant)
 
 
 def runs_alike(batch: KernelBatch, device: GpuSpec) -> np.ndarray:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
-from neusight.executors.gpu.calibration.corrections import CorrectionPrior
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, group_by_family
 from neusight.kernels.conditions import Conditions
@@ -23,7 +22,6 @@ def calibration_plan(
     device: GpuSpec,
     kernels: Sequence[Kernel],
     count: int,
-    prior: CorrectionPrior | None = None,
 ) -> list[int]:
     """Positions of the kernels to measure, the most informative first; the same for the same arguments.
 
@@ -34,7 +32,6 @@ def calibration_plan(
         device: the GPU that is to be calibrated.
         kernels: to choose from, and to be predicted well in the end.
         count: how many to choose; all where there are no more.
-        prior: of the corrections; default the one that ships.
     """
     parts = []
     for batch, rows in group_by_family(kernels):
@@ -42,10 +39,10 @@ def calibration_plan(
             predicted(predictor, device, batch, np.ones(len(batch)), rows, conditions=Conditions.requested(len(batch)))
         )
     timings = Timings.joined(parts)
-    return timings.kernel[informative(timings, count, prior or CorrectionPrior())].tolist()
+    return timings.kernel[informative(timings, count)].tolist()
 
 
-def informative(timings: Timings, count: int, prior: CorrectionPrior) -> list[int]:
+def informative(timings: Timings, count: int) -> list[int]:
     """Rows in the order in which measuring them lowers the expected errors most.
 
     The expected error of a kind of kernels (``Points.kind``) is the root mean square, over its rows, of
@@ -55,13 +52,12 @@ def informative(timings: Timings, count: int, prior: CorrectionPrior) -> list[in
     Args:
         timings: the rows; what was measured does not matter.
         count: how many to choose.
-        prior: of the corrections.
     """
     kind = np.unique(timings.points.kind, return_inverse=True)[1]
     model = np.unique(timings.points.model, return_inverse=True)[1]
     few = min(FEW, max(1, count // (int(model.max()) + 1)))
-    observations = linearised(timings, prior)
-    left, noise = observations.covariance(prior), observations.noise**2
+    observations = linearised(timings)
+    left, noise = observations.covariance, observations.noise**2
     chosen: list[int] = []
     free, chosen_of = np.ones(len(timings), dtype=bool), np.zeros(int(model.max()) + 1, dtype=int)
     while len(chosen) < min(count, len(timings)):

@@ -13,15 +13,8 @@ import numpy as np
 import neusight
 from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError
-from neusight.executors.costs import NORMAL_90
-from neusight.executors.gpu.calibration.calibration import Calibration, figures, fingerprint, rounded
-from neusight.executors.gpu.calibration.corrections import (
-    CorrectionPrior,
-    Observations,
-    Posterior,
-    evidence,
-)
-from neusight.executors.gpu.calibration.inputs import WIDTH, Points, points_of
+from neusight.executors.gpu.calibration.calibration import Calibration, figures, fingerprint, rounded, with_scales
+from neusight.executors.gpu.calibration.corrections import WIDTH, Observations, Points, Posterior, points_of
 from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import HALF
@@ -40,23 +33,23 @@ MOST_ROWS = 500
 """Of a calibration, which is solved exactly: more rows are enough to train on."""
 FREEDOM = 4.0
 """Degrees of freedom of Student's t, the distribution of single errors: a row far off pulls little (assumption)."""
-SCALES = (1.0, 2.0, 4.0, 8.0)
-"""How much noisier than the prior says a GPU may be in a kind of kernels: cards that change their clocks are."""
+BELIEF = 10.0
+"""Rows that stated doubts count as against measured ones in how much kernels of a kind differ (assumption)."""
+GROSS = 4.0
+"""Standard deviations from which on an error tells no more of the others' (assumption)."""
+JITTER = 0.02
+"""Spread of repeated executions (assumption: of kernels without a doubt of their own)."""
 LAUNCH_JITTER = 0.1
 """Spread of single launches (assumption)."""
 START_S = 2e-6
 """What blocks may take to start (assumption): of an execution that is timed as this short, little is known."""
 REWEIGHTINGS = 6
-COVERAGE = 0.90
-ENOUGH = 10
-"""Rows of which nine tenths mean something."""
 
 
 def fit_calibration(
     predictor: KernelPredictor,
     device: GpuSpec,
     frame: pd.DataFrame,
-    prior: CorrectionPrior | None = None,
     sha256: Mapping[str, str] | None = None,
 ) -> Calibration:
     """What measured kernels of a GPU say of the predictor's error there.
@@ -65,27 +58,25 @@ def fit_calibration(
         predictor: with the tile models that are to be corrected; corrections that it has already do not count.
         device: the GPU, with the figures that later predictions have.
         frame: rows of a table of kernels; those of other GPUs are left out, and those that are doubted.
-        prior: of the corrections; default the one that ships.
         sha256: of the files that the rows come from, for the record.
 
     Raises:
         DataError: more than ``MOST_ROWS`` usable rows.
     """
-    prior = prior or CorrectionPrior()
     rows, reasons = usable(frame, device)
     if len(rows) > MOST_ROWS:
         raise DataError(f"{len(rows):,} rows are too many to calibrate with, at most {MOST_ROWS}: use neusight train")
     data = {"rows": len(rows), "left_out": len(frame) - len(rows), "reasons": reasons, "sha256": dict(sha256 or {})}
-    nothing = unmeasured(predictor, device, prior)
+    nothing = unmeasured(predictor, device)
     if rows.empty:
         return replace(nothing, data={**data, "kinds": {}})
     timings = timings_of(predictor, device, rows)
-    observations, noise = observe(_apart(timings, rows), prior)
+    observations, scale = observe(_apart(timings, rows))
     data["kinds"] = _words_of_kinds(timings, rows, device)
-    return replace(nothing, data=data, noise=noise, observations=rounded(observations))
+    return replace(nothing, data=data, scale=scale, observations=rounded(observations))
 
 
-def unmeasured(predictor: KernelPredictor, device: GpuSpec, prior: CorrectionPrior | None = None) -> Calibration:
+def unmeasured(predictor: KernelPredictor, device: GpuSpec) -> Calibration:
     """The calibration of a GPU none of whose kernels were measured, which corrects none."""
     return Calibration(
         gpu=device.id,
@@ -93,8 +84,7 @@ def unmeasured(predictor: KernelPredictor, device: GpuSpec, prior: CorrectionPri
         device=figures(device),
         tile_models=fingerprint(predictor),
         data={"rows": 0, "left_out": 0, "sha256": {}},
-        prior=prior or CorrectionPrior(),
-        noise={},
+        scale={},
         observations=_NOTHING,
     )
 
@@ -151,7 +141,8 @@ def _words_of_kinds(timings: Timings, frame: pd.DataFrame, device: GpuSpec) -> d
         dtypes[part.rows] = part.batch["dtype"]
     rows, kinds = dtypes[timings.kernel].astype(str), timings.points.kind
     measured = {str(kind): sorted(set(rows[kinds == kind].tolist())) for kind in np.unique(kinds)}
-    return {kind: kind.replace(HALF, ", ".join(words)) for kind, words in measured.items()}
+    plain = {kind: kind.partition("/")[2] for kind in measured}
+    return {kind: plain[kind].replace(HALF, ", ".join(words)) for kind, words in measured.items()}
 
 
 def timings_of(predictor: KernelPredictor, device: GpuSpec, frame: pd.DataFrame) -> Timings:
@@ -180,7 +171,8 @@ def predicted(
     for name in np.unique(names):
         rows = np.flatnonzero(names == name)
         own, known = batch.take(rows), conditions.take(rows)
-        prediction, points = uncorrected.predict(own, device, known), points_of(uncorrected.situate(own, device, known))
+        prediction, situation = uncorrected.predict(own, device, known), uncorrected.situate(own, device, known)
+        points = points_of(predictor.artifacts[str(name)], situation, prediction)
         execution_s = prediction.latency_s - prediction.overhead_s
         parts.append(Timings(points, kernel[rows], execution_s, prediction.overhead_s, measured_s[rows]))
     return Timings.joined(parts)
@@ -199,9 +191,7 @@ def _apart(whole: Timings, frame: pd.DataFrame) -> Timings:
 
 
 _NONE, _NAMELESS = np.zeros(0), np.zeros(0, dtype=str)
-_NOTHING = Observations(
-    Points(_NAMELESS, _NAMELESS, _NAMELESS, _NAMELESS, np.zeros((0, WIDTH))), _NONE, _NONE, _NONE, _NONE
-)
+_NOTHING = Observations(Points(_NAMELESS, _NAMELESS, np.zeros((0, WIDTH)), _NONE, _NONE), _NONE, _NONE, _NONE)
 
 
 @dataclass(frozen=True)
@@ -219,78 +209,36 @@ class Timings(ColumnRecord):
     measured_s: np.ndarray
 
 
-def observe(timings: Timings, prior: CorrectionPrior) -> tuple[Observations, dict[str, float]]:
-    """Observations of the corrections with the noise that each row turns out to have, and the noise to expect of others
-    by kind.
+def observe(timings: Timings) -> tuple[Observations, dict[str, float]]:
+    """Observations of the corrections with the noise that each row turns out to have, and by how much kernels of each
+    kind differ more from each other than their estimates state.
 
     Gauss-Newton steps linearise the logarithm of the sum of launch and execution; at the same time rows are reweighted
-    as errors with Student's t distribution ask for (Lange et al. 1989), by what all others say of them: among few a row
-    is met by the process whether it is an outlier or not.
+    as errors with Student's t distribution ask for (Lange et al. 1989), and kinds scaled, by what all others say of
+    them: among few a row is met by the process whether it is an outlier or not.
     """
-    observations = linearised(timings, prior)
-    scales = noise_scales(observations, prior)
-    noise, weight = observations.noise * _by_kind(timings.points, scales), np.ones(len(timings))
+    kinds, number = np.unique(timings.points.kind, return_inverse=True)
+    weight, variance = np.ones(len(timings)), np.ones(len(kinds))
+    observations = linearised(timings)
     for _ in range(REWEIGHTINGS):
-        posterior = Posterior(prior, replace(observations, noise=noise / np.sqrt(weight)))
-        execution, launch = posterior.execution(timings.points)[0], posterior.launch(timings.points)
-        missed = observations.log_ratio - posterior.left_out()[0]
-        weight = (FREEDOM + 1.0) / (FREEDOM + np.square(missed / noise))
-        observations = linearised(timings, prior, execution, launch)
-    noisy = replace(observations, noise=noise / np.sqrt(weight))
-    stretch = _stretch(Posterior(prior, noisy), noise)
-    kinds = dict(zip(timings.points.kind, prior.noise(timings.points), strict=True))
-    return noisy, {name: scale * float(kinds[name]) * stretch[name] for name, scale in scales.items()}
+        scale = dict(zip(kinds.tolist(), np.sqrt(variance).tolist(), strict=True))
+        scaled = replace(timings, points=with_scales(timings.points, scale))
+        noise = linearised(scaled).noise
+        posterior = Posterior(replace(observations, points=scaled.points, noise=noise / np.sqrt(weight)))
+        observations = linearised(scaled, posterior.execution(scaled.points)[0], posterior.launch)
+        expected, left = posterior.left_out()
+        square = np.square(posterior.observations.log_ratio - expected) / (left - noise**2 / weight + noise**2)
+        weight = (FREEDOM + 1.0) / (FREEDOM + square)
+        squares = np.bincount(number, np.minimum(square, GROSS**2) * variance[number])
+        variance = (BELIEF + squares) / (BELIEF + np.bincount(number))
+    return replace(observations, noise=observations.noise / np.sqrt(weight)), scale
 
 
-def linearised(
-    t: Timings, prior: CorrectionPrior, execution: np.ndarray | float = 0.0, launch: np.ndarray | float = 0.0
-) -> Observations:
-    """The logarithm of a sum of two times around corrections of both, with the noise that the prior expects."""
+def linearised(t: Timings, execution: np.ndarray | float = 0.0, launch: float = 0.0) -> Observations:
+    """The logarithm of a sum of two times around corrections of both, with the noise that their doubts state."""
     execution_s, launch_s = t.execution_s * np.exp(execution), t.overhead_s * np.exp(launch)
     share = execution_s / (execution_s + launch_s)
     log_ratio = np.log(t.measured_s / (execution_s + launch_s)) + share * execution + (1.0 - share) * launch
-    return Observations(t.points, share, 1.0 - share, log_ratio, _noise(t, prior))
-
-
-def noise_scales(observations: Observations, prior: CorrectionPrior) -> dict[str, float]:
-    """The scale of each kind's noise under which all observations are most probable, kind by kind.
-
-    Doubling the noise counts as one standard deviation of what is believed of it.
-    """
-    scales = dict.fromkeys(map(str, np.unique(observations.points.kind)), 1.0)
-    covariance = observations.covariance(prior)
-
-    def probability(tried: dict[str, float]) -> float:
-        noise = observations.noise * _by_kind(observations.points, tried)
-        believed = -0.5 * sum(np.log2(scale) ** 2 for scale in tried.values())
-        return believed + evidence(covariance + np.diag(noise**2), observations.log_ratio)
-
-    for kind in scales:
-        scales[kind] = max(SCALES, key=lambda value, kind=kind: probability(scales | {kind: value}))  # type: ignore[misc]
-    return scales
-
-
-def _stretch(posterior: Posterior, noise: np.ndarray) -> dict[str, float]:
-    """By how much the noise of each kind must grow for nine of ten rows to lie within the 90 % interval that all
-    others give them; at least 1.
-    """
-    observations = posterior.observations
-    expected, variance = posterior.left_out()
-    off = np.abs(observations.log_ratio - expected) / np.sqrt(variance - observations.noise**2 + noise**2)
-    stretch = {}
-    for kind in np.unique(observations.points.kind):
-        own = off[observations.points.kind == kind]
-        stretch[str(kind)] = max(1.0, float(np.quantile(own, COVERAGE)) / NORMAL_90) if len(own) >= ENOUGH else 1.0
-    return stretch
-
-
-def _noise(t: Timings, prior: CorrectionPrior) -> np.ndarray:
-    """Standard deviation of each row's log: that of its execution and of its launch, by their shares."""
-    total_s = t.overhead_s + t.execution_s
     start = np.where(t.overhead_s == 0, START_S / t.measured_s, 0.0)
-    execution = np.hypot(prior.noise(t.points), start)
-    return np.hypot(execution * t.execution_s, LAUNCH_JITTER * t.overhead_s) / total_s
-
-
-def _by_kind(points: Points, values: Mapping[str, float]) -> np.ndarray:
-    return np.array([values[str(kind)] for kind in points.kind])
+    own = share * np.sqrt(t.points.noise**2 + JITTER**2 + start**2)
+    return Observations(t.points, share, log_ratio, np.hypot(own, LAUNCH_JITTER * (1.0 - share)))

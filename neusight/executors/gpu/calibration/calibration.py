@@ -17,9 +17,9 @@ import numpy as np
 from neusight.devices.spec import GpuSpec
 from neusight.errors import ArtifactError
 from neusight.executors.costs import NORMAL_90, Costs
-from neusight.executors.gpu.calibration.corrections import CorrectionPrior, Observations, Posterior
-from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, points_of
+from neusight.executors.gpu.calibration.corrections import WIDTH, Observations, Points, Posterior, points_of
 from neusight.executors.gpu.features import Situation
+from neusight.executors.gpu.tile_models.artifact import Artifact
 from neusight.kernels.work import by_distinct
 from neusight.paths import calibrations_dir, read_json
 from neusight.quick_dataclasses import dataclass
@@ -27,7 +27,7 @@ from neusight.quick_dataclasses import dataclass
 if TYPE_CHECKING:
     from neusight.executors.gpu.predictor import KernelPredictor
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the file (definition)."""
 DIGITS = 6
 """Significant digits of numbers in the file (numerics)."""
@@ -39,8 +39,8 @@ _FIGURES = {
     *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "warp_size"),
     *("tdp_w", "launch_overhead_s"),
 }
-_TEXTS = ("model", "kind", "op", "run")
-_NUMBERS = ("on_execution", "on_launch", "log_ratio", "noise")
+_TEXTS, _DOUBTS, _NUMBERS = ("model", "kind"), ("level", "own"), ("share", "log_ratio", "noise")
+"""Columns of a row of the file beside its inputs: of ``Points``, and of ``Observations``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,9 @@ class Calibration:
     """Corrections of one GPU's execution and launch times.
 
     ``tile_models`` are the hashes of what it corrects, ``device`` the figures that the device had, ``data`` the number
-    of rows and the sha256 of the files, ``noise`` the standard deviation of log execution time by kind. ``engines`` are
-    constants of serving engines that servers with this GPU told, by era (``engines.server.era_of``).
+    of rows and the sha256 of the files, ``scale`` by how much kernels of a kind differ more from each other there than
+    their estimates state. ``engines`` are constants of serving engines that servers with this GPU showed, by era
+    (``engines.server.era_of``).
     """
 
     gpu: str
@@ -57,35 +58,36 @@ class Calibration:
     device: Mapping[str, Any]
     tile_models: Mapping[str, str]
     data: Mapping[str, Any]
-    prior: CorrectionPrior
-    noise: Mapping[str, float]
+    scale: Mapping[str, float]
     observations: Observations
     engines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @cached_property
     def posterior(self) -> Posterior:
-        """The prior with what was observed."""
-        return Posterior(self.prior, self.observations)
+        """Corrections given what was observed."""
+        return Posterior(self.observations)
 
-    def apply(self, situation: Situation, estimates: Costs) -> Costs:
-        """The estimates of a situation's kernels, corrected. ``latency_s >= bound_s`` holds; of nothing measured
-        nothing is changed.
-
-        Of tile models that were measured the interval is that of the correction and of a single measurement, and the
-        spread that of the correction; others keep theirs around the corrected time.
+    def apply(self, artifact: Artifact, situation: Situation, estimates: Costs) -> Costs:
+        """Correct the estimates of a situation's kernels, which a tile model stated; none where nothing was measured.
+        ``latency_s >= bound_s`` holds.
 
         Raises:
             ArtifactError: the device has other figures than those that the calibration was fitted with.
         """
-        if not len(self.observations):
+        if not self.knows_kernels:
             return estimates
         self._check_device(situation.device)
-        points = points_of(situation)
-        mean, variance = self.posterior.execution(points)
-        overhead_s = estimates.overhead_s * np.exp(self.posterior.launch(points))
-        low, high, spread = self._doubt(points, variance, estimates)
-        bound_s, before_s = estimates.bound_s, estimates.latency_s - estimates.overhead_s
-        execution_s = np.maximum(before_s * np.exp(mean), bound_s)
+        points = with_scales(points_of(artifact, situation, estimates), self.scale)
+        mean, variance, level = self.posterior.execution(points)
+        spread = np.sqrt(variance + points.noise**2)
+        low, high = np.exp(-NORMAL_90 * spread), np.exp(NORMAL_90 * spread)
+        if artifact.manifest.name not in self.observations.points.model:
+            # Intervals of a tile model none of whose kernels were measured keep their skew.
+            share = spread / np.maximum(np.hypot(estimates.spread, estimates.own_spread), 1e-9)
+            ends = (estimates.low_s - estimates.overhead_s, estimates.high_s - estimates.overhead_s)
+            low, high = ((end / estimates.execution_s) ** share for end in ends)
+        bound_s, overhead_s = estimates.bound_s, estimates.overhead_s * np.exp(self.posterior.launch)
+        execution_s = np.maximum(estimates.execution_s * np.exp(mean), bound_s)
         return replace(
             estimates,
             latency_s=overhead_s + execution_s,
@@ -93,26 +95,8 @@ class Calibration:
             high_s=overhead_s + execution_s * high,
             overhead_s=overhead_s,
             utilisation=bound_s / execution_s,
-            spread=spread,
+            spread=np.sqrt(level),
         )
-
-    def _doubt(self, points: Points, variance: np.ndarray, e: Costs) -> tuple[np.ndarray, ...]:
-        """Factors on execution time that enclose the interval, and the spread; of one tile model."""
-        known = self.observations.points
-        measured = {str(kind) for kind in known.kind[known.model == points.model[0]]}
-        before_s = e.latency_s - e.overhead_s
-        before = (e.low_s - e.overhead_s) / before_s, (e.high_s - e.overhead_s) / before_s
-        if not measured:
-            return *before, e.spread
-        # Of a kind that was not measured, the noisiest of its tile model is assumed.
-        largest = max(self.noise[kind] for kind in measured)
-        noise = by_distinct(points.kind, lambda kind: self.noise.get(kind, largest))
-        width = NORMAL_90 * np.sqrt(variance + noise**2)
-        # Where its own kind was not measured, a calibration leaves nothing less certain than it was.
-        own = np.isin(points.kind.astype(str), sorted(measured))
-        low, high = np.exp(-width), np.exp(width)
-        low, high = np.where(own, low, np.maximum(low, before[0])), np.where(own, high, np.minimum(high, before[1]))
-        return low, high, np.sqrt(variance)
 
     def check_models(self, predictor: KernelPredictor, where: str) -> None:
         """Refuse tile models that it was not fitted on.
@@ -137,9 +121,9 @@ class Calibration:
         ``after``, each measurement from all others; ``rows``, and ``factor``, by which the kind took longer than
         predicted on average.
         """
-        if not len(self.observations):
+        if not self.knows_kernels:
             return []
-        own = self.observations.on_execution > 0
+        own = self.observations.share > 0
         ratio, kind = self.observations.log_ratio[own], self.observations.points.kind[own]
         left = ratio - self.posterior.left_out()[0][own]
         return [
@@ -161,7 +145,7 @@ class Calibration:
     @property
     def knows_launches(self) -> bool:
         """Whether launches were measured, alone or within what was timed."""
-        return bool((self.observations.on_launch > 0.0).any())
+        return bool((self.observations.share < 1.0).any())
 
     def described(self) -> str:
         """In a line, for the provenance of an estimate."""
@@ -175,9 +159,7 @@ class Calibration:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = {
             "protocol": PROTOCOL,
-            **{name: getattr(self, name) for name in ("gpu", "neusight", "device", "tile_models", "data", "noise")},
-            "prior": self.prior.to_dict(),
-            "inputs": {name: dict(LENGTHS[name]) for name in sorted({*self.observations.points.model.tolist()})},
+            **{name: getattr(self, name) for name in ("gpu", "neusight", "device", "tile_models", "data", "scale")},
             "observations": _to_rows(self.observations),
             "engines": {era: dict(constants) for era, constants in self.engines.items()},
         }
@@ -221,38 +203,36 @@ def figures(device: GpuSpec) -> dict[str, Any]:
     return device.to_dict(_FIGURES)
 
 
+def with_scales(points: Points, scale: Mapping[str, float]) -> Points:
+    """Kernels whose own errors are larger by a factor of their kind; those of a kind without one are as stated."""
+    return replace(points, own=points.own * by_distinct(points.kind, lambda kind: scale.get(kind, 1.0)))
+
+
 def rounded(observations: Observations) -> Observations:
     """As it will be read back from a file."""
+    points = observations.points
+    doubts = {name: np.round(getattr(points, name), DIGITS) for name in ("inputs", *_DOUBTS)}
     numbers = {name: np.round(getattr(observations, name), DIGITS) for name in _NUMBERS}
-    points = replace(observations.points, inputs=np.round(observations.points.inputs, DIGITS))
-    return Observations(points, **numbers)
+    return Observations(replace(points, **doubts), **numbers)
 
 
 def _to_rows(o: Observations) -> list[dict[str, Any]]:
-    columns = {name: getattr(o.points, name).tolist() for name in _TEXTS}
-    widths = [len(LENGTHS[model]) for model in columns["model"]]
-    columns["inputs"] = [row[:width] for row, width in zip(o.points.inputs.tolist(), widths, strict=True)]
+    columns = {name: getattr(o.points, name).tolist() for name in (*_TEXTS, *_DOUBTS)}
+    columns["inputs"] = [np.trim_zeros(row, "b").tolist() for row in o.points.inputs]
     columns |= {name: getattr(o, name).tolist() for name in _NUMBERS}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _read(content: dict[str, Any]) -> Calibration:
     rows = content["observations"]
-    for model, lengths in content["inputs"].items():
-        if lengths != LENGTHS[model]:
-            raise ValueError(f"{model} has other inputs")
     inputs = np.zeros((len(rows), WIDTH))
     for place, row in enumerate(rows):
-        inputs[place, : len(LENGTHS[row["model"]])] = row["inputs"]
+        inputs[place, : len(row["inputs"])] = row["inputs"]
     texts = {name: np.array([row[name] for row in rows], dtype=str) for name in _TEXTS}
-    numbers = {name: np.array([row[name] for row in rows], dtype=float) for name in _NUMBERS}
-    names = {f.name for f in fields(Calibration)} - {"prior", "observations", "engines"}
-    return Calibration(
-        **{name: content[name] for name in names},
-        prior=CorrectionPrior.from_dict(content["prior"]),
-        observations=Observations(Points(**texts, inputs=inputs), **numbers),
-        engines={str(era): dict(constants) for era, constants in content.get("engines", {}).items()},
-    )
+    numbers = {name: np.array([row[name] for row in rows], dtype=float) for name in (*_DOUBTS, *_NUMBERS)}
+    points = Points(**texts, inputs=inputs, **{name: numbers.pop(name) for name in _DOUBTS})
+    names = {f.name for f in fields(Calibration)} - {"observations"}
+    return Calibration(**{name: content[name] for name in names}, observations=Observations(points, **numbers))
 
 
 def load_calibrations(path: Path, predictor: KernelPredictor) -> Mapping[str, Calibration]:

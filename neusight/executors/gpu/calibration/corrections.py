@@ -1,197 +1,133 @@
-"""Corrections as a Gaussian process: what is believed before anything is measured (how large, between which kernels
-alike), what was observed, and what that leaves: mean and variance of the corrections of any kernel.
+"""Corrections: what kernels that were measured on a board say of the doubts that every estimate for it states.
 
-The logarithm of measured over predicted execution time is a Gaussian process (Rasmussen and Williams 2006): a level of
-the device, one of each tile model, op, kind and run, a smooth effect of every input alone, and one of all inputs
-together.
-The logarithm of the launch's measured over its expected time has a level of the device and one of each op.
+The logarithm of measured over predicted execution time has the variance that the estimate states, in three parts: a
+level of the board in each kind of kernel (``Costs.spread``), correlated between kinds; of the kernel's own part
+(``Costs.own_spread``) a share that varies smoothly with the inputs of its tile model; and noise. That of the launch has
+a level. All are normal, so that measured kernels say of any other what normal conditioning does (Rasmussen and Williams
+2006, equation A.6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, field
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
-from neusight.executors.gpu.calibration.inputs import LENGTHS, Points
+from neusight.executors.costs import LAUNCH_SPREAD, Costs
+from neusight.executors.gpu.features import Situation, feature_matrix
+from neusight.executors.gpu.tile_models.artifact import Artifact, kernel_kinds
+from neusight.kernels.columns import ColumnRecord
+from neusight.laws.doubts import COMMON
 from neusight.quick_dataclasses import dataclass
 
-
-@dataclass(frozen=True, kw_only=True)
-class ModelPrior:
-    """Standard deviations of log execution time among the kernels of one tile model.
-
-    ``model``, ``op``, ``kind`` and ``run`` are of levels; ``alone`` is of the effect of each input by itself and
-    ``joint`` of all together, ``reach`` how far both extend in units of the inputs' lengths, and ``alike`` their
-    correlation between two programs, of another op or kind or run by others; ``noise`` is of a single measurement.
-    """
-
-    model: float
-    op: float
-    kind: float
-    run: float
-    alone: float
-    joint: float
-    reach: float
-    alike: float
-    noise: float
-
-
-_LANES = ModelPrior(model=0.035, op=0.06, kind=0.06, run=0.06, alone=0.11, joint=0.1, reach=1.0, alike=0.5, noise=0.05)
-"""Of products in float32 (fitted: as ``MODELS``)."""
-_FUSED = ModelPrior(model=0.05, op=0.05, kind=0.06, run=0.12, alone=0.16, joint=0.2, reach=2.0, alike=0.6, noise=0.04)
-"""Of fused attention and layers of experts (fitted: as ``MODELS``)."""
-
-MODELS: Mapping[str, ModelPrior] = MappingProxyType(
-    {
-        "gemm": _LANES,
-        "conv2d": ModelPrior(
-            model=0.1, op=0.1, kind=0.1, run=0.06, alone=0.4, joint=0.3, reach=2.5, alike=0.7, noise=0.12
-        ),
-        "matrix": ModelPrior(
-            model=0.03, op=0.04, kind=0.04, run=0.03, alone=0.02, joint=0.22, reach=2.5, alike=0.4, noise=0.05
-        ),
-        "attention": _FUSED,
-        "moe": _FUSED,
-        "stream": ModelPrior(
-            model=0.035, op=0.03, kind=0.15, run=0.05, alone=0.1, joint=0.1, reach=2.0, alike=0.7, noise=0.02
-        ),
-    }
-)
-"""Rounded figures under which errors of physics alone on other GPUs are most probable (fitted: by maximum likelihood):
-``gemm``, ``conv2d`` and ``stream`` of the rows of seven to twelve GPUs, ``matrix`` and ``attention`` of six to nine;
-``moe`` is assumed to be like attention."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorrectionPrior:
-    """All of it: ``device`` is the level that every kernel shares, ``launch`` and ``launch_op`` those of the launch."""
-
-    device: float = 0.08
-    launch: float = 0.2
-    launch_op: float = 0.1
-    models: Mapping[str, ModelPrior] = field(default_factory=lambda: MODELS)
-
-    def of_execution(self, a: Points, b: Points) -> np.ndarray:
-        """Covariance of the corrections of executions, shape (len(a), len(b))."""
-        out = np.full((len(a), len(b)), self.device**2)
-        for model in np.intersect1d(a.model, b.model):
-            rows, columns = np.flatnonzero(a.model == model), np.flatnonzero(b.model == model)
-            own = _within(a.take(rows), b.take(columns), str(model), self.models[str(model)])
-            out[np.ix_(rows, columns)] += own
-        return out
-
-    def of_launch(self, a: Points, b: Points) -> np.ndarray:
-        """Covariance of the corrections of launches, shape (len(a), len(b))."""
-        return self.launch**2 + self.launch_op**2 * _same(_names(a), _names(b))
-
-    def variance(self, points: Points) -> np.ndarray:
-        """Of the correction of each execution, shape (n,)."""
-        return self.device**2 + _by_model(points, {name: _total(name, p) for name, p in self.models.items()})
-
-    def noise(self, points: Points) -> np.ndarray:
-        """Standard deviation of one measurement of each, shape (n,)."""
-        return _by_model(points, {name: p.noise for name, p in self.models.items()})
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data that ``from_dict`` reads back."""
-        models = {name: asdict(p) for name, p in self.models.items()}
-        return {"device": self.device, "launch": self.launch, "launch_op": self.launch_op, "models": models}
-
-    @staticmethod
-    def from_dict(content: Mapping[str, Any]) -> CorrectionPrior:
-        """Read what ``to_dict`` wrote; KeyError or TypeError where it is something else."""
-        models = {name: ModelPrior(**p) for name, p in content["models"].items()}
-        return CorrectionPrior(**{**content, "models": models})
-
-
-def _within(a: Points, b: Points, model: str, p: ModelPrior) -> np.ndarray:
-    """Covariance beyond the device's level, between kernels of one tile model."""
-    op, kind, run = (_same(getattr(a, name), getattr(b, name)) for name in ("op", "kind", "run"))
-    same = op * kind * run
-    effects, distance = np.zeros_like(same), np.zeros_like(same)
-    for place in range(len(LENGTHS[model])):
-        apart = np.square((a.inputs[:, place, None] - b.inputs[None, :, place]) / p.reach)
-        effects += p.alone**2 * np.exp(-0.5 * apart)
-        distance += apart
-    effects += p.joint**2 * np.exp(-0.5 * distance)
-    levels = p.model**2 + p.op**2 * op + p.run**2 * run + p.kind**2 * kind
-    return levels + effects * (p.alike + (1.0 - p.alike) * same)
-
-
-def _total(model: str, p: ModelPrior) -> float:
-    return p.model**2 + p.op**2 + p.kind**2 + p.run**2 + len(LENGTHS[model]) * p.alone**2 + p.joint**2
-
-
-def _same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return (a[:, None] == b[None, :]).astype(float)
-
-
-def _names(points: Points) -> np.ndarray:
-    return np.char.add(np.char.add(points.model.astype(str), "/"), points.op.astype(str))
-
-
-def _by_model(points: Points, values: Mapping[str, float]) -> np.ndarray:
-    names, codes = np.unique(points.model, return_inverse=True)
-    return np.array([values[str(name)] for name in names])[codes]
+WIDTH = 64
+"""Most inputs of a tile model (definition)."""
+SMOOTH = 0.6
+"""Share of the variance of kernels' own errors that similar kernels have in common (fitted: with ``REACH``, to scores
+of kernels of A100, H100 and MI300X from 20 and from 100 others)."""
+REACH = 0.6
+"""Distance at which kernels say little of each other, in ranges of the inputs in training (fitted: as ``SMOOTH``)."""
+BEYOND = (-1.0, 2.0)
+"""Where inputs beyond the range of training end, in ranges (assumption: that far says as little as any farther)."""
 
 
 @dataclass(frozen=True)
-class Observations:
+class Points(ColumnRecord):
+    """Kernels as their corrections see them; every column has n rows.
+
+    ``model`` is the tile model that answers them, ``kind`` that with the kind of kernel. ``inputs`` has shape (n,
+    ``WIDTH``): the tile model's inputs from 0 to 1 over their range in training, and zeros after them. ``level`` and
+    ``own`` are the standard deviations of the log error that the estimate states: shared by the kind, and own.
+    """
+
+    model: np.ndarray
+    kind: np.ndarray
+    inputs: np.ndarray
+    level: np.ndarray
+    own: np.ndarray
+
+    @property
+    def smooth(self) -> np.ndarray:
+        """Standard deviation of what similar kernels have in common."""
+        return SMOOTH**0.5 * self.own
+
+    @property
+    def noise(self) -> np.ndarray:
+        """Standard deviation of what a kernel has in common with none."""
+        return (1.0 - SMOOTH) ** 0.5 * self.own
+
+
+def points_of(artifact: Artifact, s: Situation, costs: Costs) -> Points:
+    """The kernels of a situation with the costs that their tile model states."""
+    manifest = artifact.manifest
+    low, high = (np.array(manifest.domain[end]) for end in ("low", "high"))
+    inputs = (feature_matrix(s, manifest.contract.features) - low) / np.where(high > low, high - low, np.inf)
+    padding = ((0, 0), (0, WIDTH - inputs.shape[1]))
+    model = np.full(len(inputs), manifest.name)
+    kind = np.char.add(f"{manifest.name}/", kernel_kinds(s.batch).astype(str))
+    return Points(model, kind, np.pad(np.clip(inputs, *BEYOND), padding), costs.spread, costs.own_spread)
+
+
+def covariances(a: Points, b: Points) -> tuple[np.ndarray, np.ndarray]:
+    """Covariances of the levels of executions and of the smooth parts of their errors, shape (len(a), len(b)) each."""
+    alike = np.where(a.kind[:, None] == b.kind, 1.0, COMMON)
+    apart = np.square(a.inputs).sum(axis=1)[:, None] + np.square(b.inputs).sum(axis=1) - 2.0 * a.inputs @ b.inputs.T
+    near = np.exp(-0.5 * apart / REACH**2) * (a.model[:, None] == b.model)
+    return alike * np.outer(a.level, b.level), near * np.outer(a.smooth, b.smooth)
+
+
+@dataclass(frozen=True)
+class Observations(ColumnRecord):
     """Measured corrections, as a linear model sees them; every column has n rows.
 
-    ``log_ratio = on_execution * g + on_launch * h + noise``, where g and h are the corrections of the execution and of
-    the launch of that kernel, and ``noise`` is the standard deviation of what is neither.
+    ``log_ratio = share * g + (1 - share) * h + noise``, where g and h are the corrections of the execution and of the
+    launch of that kernel, and ``noise`` is the standard deviation of what is neither.
     """
 
     points: Points
-    on_execution: np.ndarray
-    on_launch: np.ndarray
+    share: np.ndarray
     log_ratio: np.ndarray
     noise: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.log_ratio)
-
-    def covariance(self, prior: CorrectionPrior) -> np.ndarray:
-        """Of the observations under a prior, without their noise, shape (n, n)."""
-        execution = prior.of_execution(self.points, self.points) * np.outer(self.on_execution, self.on_execution)
-        return execution + prior.of_launch(self.points, self.points) * np.outer(self.on_launch, self.on_launch)
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance of the observations without their noise, shape (n, n)."""
+        level, smooth = covariances(self.points, self.points)
+        launch = LAUNCH_SPREAD**2 * np.outer(1.0 - self.share, 1.0 - self.share)
+        return (level + smooth) * np.outer(self.share, self.share) + launch
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """A prior with what was observed of it (Rasmussen and Williams 2006, algorithm 2.1)."""
+    """Corrections given what was observed of them (Rasmussen and Williams 2006, algorithm 2.1)."""
 
-    prior: CorrectionPrior
     observations: Observations
 
     @cached_property
     def _root(self) -> np.ndarray:
         """Inverse of the Cholesky factor of the observations' covariance."""
         o = self.observations
-        factor = np.linalg.cholesky(o.covariance(self.prior) + np.diag(o.noise**2))
+        factor = np.linalg.cholesky(o.covariance + np.diag(o.noise**2))
         return np.linalg.solve(factor, np.eye(len(o)))
 
     @cached_property
     def _weights(self) -> np.ndarray:
         return self._root.T @ (self._root @ self.observations.log_ratio)
 
-    def execution(self, points: Points) -> tuple[np.ndarray, np.ndarray]:
-        """(mean, variance) of the correction of log execution time, each of shape (n,)."""
-        o = self.observations
-        shared = self.prior.of_execution(points, o.points) * o.on_execution
-        left = self.prior.variance(points) - np.square(shared @ self._root.T).sum(axis=1)
-        return shared @ self._weights, np.maximum(left, 0.0)
+    def execution(self, points: Points) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(mean, variance, the part of the variance that is the level's) of the correction of log execution time
+        without noise, each of shape (n,).
+        """
+        level, smooth = (each * self.observations.share for each in covariances(points, self.observations.points))
+        learned = np.square((level + smooth) @ self._root.T).sum(axis=1)
+        left = points.level**2 + points.smooth**2 - learned
+        level_left = points.level**2 - np.square(level @ self._root.T).sum(axis=1)
+        return (level + smooth) @ self._weights, np.maximum(left, 0.0), np.clip(level_left, 0.0, np.maximum(left, 0.0))
 
-    def launch(self, points: Points) -> np.ndarray:
-        """Mean of the correction of log launch time, shape (n,)."""
-        o = self.observations
-        return (self.prior.of_launch(points, o.points) * o.on_launch) @ self._weights
+    @property
+    def launch(self) -> float:
+        """Mean of the correction of log launch time."""
+        return float(LAUNCH_SPREAD**2 * (1.0 - self.observations.share) @ self._weights)
 
     def left_out(self) -> tuple[np.ndarray, np.ndarray]:
         """(mean, variance, noise included) of each observation from the others alone, each of shape (n,)
@@ -199,10 +135,3 @@ class Posterior:
         """
         variance = 1.0 / np.square(self._root).sum(axis=0)
         return self.observations.log_ratio - self._weights * variance, variance
-
-
-def evidence(covariance: np.ndarray, log_ratio: np.ndarray) -> float:
-    """Log of the probability of observations with a covariance, noise included, but for a constant."""
-    factor = np.linalg.cholesky(covariance)
-    scaled = np.linalg.solve(factor, log_ratio)
-    return float(-np.log(np.diag(factor)).sum() - 0.5 * scaled @ scaled)

@@ -121,18 +121,6 @@ def aligned_k_32(s: Situation) -> np.ndarray:
 
 
 @formula
-def compute_over_dram(s: Situation) -> np.ndarray:
-    """log2 of expected arithmetic time over expected DRAM time."""
-    return _log2(s.compute_s / np.maximum(s.dram_s, 1e-30), -8, 4)
-
-
-@formula
-def log2_duration(s: Situation) -> np.ndarray:
-    """Expected execution over the time between two launches: clocks and power settle over longer times."""
-    return np.log2(s.expected_s / s.device.launch_overhead_s)
-
-
-@formula
 def log2_in_channels(s: Situation) -> np.ndarray:
     """Channels a convolution reduces over, a group."""
     return _log2(s.batch["in_channels"] / s.batch["groups"], 0, 12)
