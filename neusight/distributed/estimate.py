@@ -264,7 +264,8 @@ def doubts_of(timed: TimedStep) -> dict[str, float]:
         )
     )
     what = f"{timed.run.decoder.name} {device.id}"
-    return with_sources({key: size for key, size in doubts.items() if size}, "training", what)
+    kind = "training" if "engine" in timed.run.defaults else timed.factors.kind_of_steps(engine, device)
+    return with_sources({key: size for key, size in doubts.items() if size}, kind, what)
 
 
 def relative_doubts(parts: PartTimes, seconds: np.ndarray, chosen: np.ndarray) -> dict[str, float]:

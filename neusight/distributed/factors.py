@@ -7,6 +7,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
+from neusight.devices.load import load_device
+from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.laws.fitted import FittedConstants
 from neusight.laws.training_constants import StepPhysics
@@ -57,6 +59,13 @@ class Factors(FittedConstants[StepPhysics]):
 
     spread: float
     errors: list[dict[str, Any]]
+
+    def kind_of_steps(self, engine: str, device: DeviceSpec) -> str:
+        """Kind of doubts between sources, a field of ``SourceDoubts``: ``trained`` where steps under an engine, and
+        steps on devices of this vendor, were fitted.
+        """
+        vendors = {load_device(gpu).vendor for gpu in self.gpus}
+        return "trained" if engine in self.left_out and device.vendor in vendors else "training"
 
     def of(self, part: Part, engine: Engine) -> float:
         """By what the time of a part is multiplied: 1 for engines that no step was fitted of."""

@@ -9,10 +9,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from neusight.defaults import TRAINED_DTYPE, Defaults, chosen, default_dtype, default_micro_batch, default_seq_len
+from neusight.defaults import (
+    TRAINED_DTYPE,
+    Defaults,
+    chosen,
+    default_dtype,
+    default_micro_batch,
+    default_seq_len,
+    default_trainer,
+)
 from neusight.devices.cluster import Cluster
 from neusight.devices.slices import cores_of
-from neusight.engines import Engine, engine_named, usual_trainer
+from neusight.engines import Engine, engine_named
 from neusight.errors import DeviceError, ModelError
 from neusight.kernels.optimizers import optimizer_named
 from neusight.kernels.precision import dtype_named
@@ -54,7 +62,8 @@ class TrainingRun(TrainingStep):
     @property
     def assumed(self) -> dict[str, str]:
         """Defaults that the run still has, in words."""
-        return chosen(self.defaults, {**vars(self.plan), **vars(self), "dtype": self.precision})
+        words = {"dtype": self.precision, "engine": self.engine.name}
+        return chosen(self.defaults, {**vars(self.plan), **vars(self), **words})
 
     def checked(self) -> TrainingRun:
         """The run, if plan, model and cluster fit each other.
@@ -150,7 +159,8 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         DeviceError: a cluster that the plan does not fill.
     """
     run_fields(given)
-    engine = engine or usual_trainer(cluster.device)
+    trainers = {} if engine else {"engine": default_trainer(cluster.device)}
+    engine = engine or str(trainers["engine"].value)
     habits = engine_named(engine)
     cluster = cores_of(cluster) if habits.ranks == "core" else cluster
     defaults = {"seq_len": default_seq_len(decoder.max_len), "dtype": default_dtype(decoder.dtype, habits)}
@@ -163,7 +173,7 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         source_len=int(given.get("source_len") or 0),
         cluster=cluster,
         plan=plan,
-        defaults={**defaults, **plan_defaults(given, plan, habits)},
+        defaults={**trainers, **defaults, **plan_defaults(given, plan, habits)},
         seq_len=given["seq_len"],
         engine=habits,
         dtype=dtype,

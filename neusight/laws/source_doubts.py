@@ -48,7 +48,9 @@ class SourceDoubts:
     step: Components = group(Components, _ROWS)
     """Time of a step on one device."""
     training: Components = group(Components, _ROWS)
-    """Time of a training step on several devices."""
+    """Time of a training step under a trainer that the question leaves open or no measured steps were of."""
+    trained: Components = group(Components, _ROWS)
+    """The same under a given trainer, of which steps on devices of the same vendor were measured."""
     ttft: Components = group(Components, _ROWS)
     """Time to a first token."""
     tpot: Components = group(Components, _ROWS)

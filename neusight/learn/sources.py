@@ -16,6 +16,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
+from neusight.devices.load import load_device
+from neusight.distributed.factors import shipped_factors
 from neusight.executors.costs import NORMAL_90
 from neusight.laws.constants import priors
 from neusight.laws.doubts import spread
@@ -84,7 +86,10 @@ def kind_of(row: dict[Any, Any]) -> str:
     quantity = STATISTIC.sub("", row["quantity"], count=1).removesuffix("_ms")
     if quantity.startswith("peak_"):
         return COUNTED
-    return "" if row["kind"] == "kernel" else KINDS.get(quantity, "")
+    kind = "" if row["kind"] == "kernel" else KINDS.get(quantity, "")
+    if kind != "training":
+        return kind
+    return shipped_factors().kind_of_steps(str(row["engine"]), load_device(str(row["gpu"])))
 
 
 def solve_sources(evidence: Evidence[EvaluatedRow], options: FitOptions, report: Report | None = None) -> FittedSources:

@@ -250,9 +250,9 @@ def training_run(
     from neusight.workloads.decoders.decoder import Decoder
     from neusight.workloads.decoders.known import known_decoder
 
-    engine = engine or usual_trainer(cluster.device)
-    if not isinstance(model, Decoder) and engine_named(engine).traces_modules:
-        return traced_training(model, cluster, options, engine, inputs)
+    trains = engine_named(engine or usual_trainer(cluster.device))
+    if not isinstance(model, Decoder) and trains.traces_modules:
+        return traced_training(model, cluster, options, trains.name, inputs)
     return usual_run(model if isinstance(model, Decoder) else known_decoder(str(model)), cluster, options, engine)
 
 
