@@ -14,6 +14,7 @@ from neusight.distributed.step import UPDATE, TimedStep, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, ModelError
 from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import spread
 from neusight.questions import Training
 from neusight.workloads.decoders.known import known_decoder
 
@@ -177,6 +178,18 @@ def test_memory_falls_with_what_is_shared(predictor: Predictor) -> None:
     assert peak(tp=2, shard="none") < alone
     assert peak(pp=2, shard="none") < alone
     assert peak(cp=2, shard="none") < alone
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm-80gb", "mi300x"])
+def test_naming_the_trainer_narrows_the_interval_where_its_steps_were_measured(predictor: Predictor, gpu: str) -> None:
+    place = cluster_of(gpu, 4)
+    named, usual = (predictor.training(small_run(place, engine)) for engine in ("megatron-te", ""))
+    assert named.latency_s == usual.latency_s
+    assert ("engine" in named.assumed, "engine" in usual.assumed) == (False, True)
+    if gpu == "h100-sxm-80gb":
+        assert spread(named.doubts) < spread(usual.doubts)
+    else:  # Steps were measured on GPUs of another vendor alone.
+        assert named.doubts == usual.doubts
 
 
 @pytest.mark.parametrize("told", FOUR_WAYS.values(), ids=FOUR_WAYS)
