@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from neusight.devices.spec import DeviceSpec
-from neusight.engines import Engine, usual_trainer
+from neusight.engines import Engine
 
 LONGEST_SEQ_LEN = 2048
 """Tokens of a sequence at most, unless more are asked for."""
@@ -34,11 +33,6 @@ class Default(NamedTuple):
 STATED = "as the configuration states"
 Defaults = Mapping[str, Default]
 """By the name of the field."""
-
-
-def default_trainer(device: DeviceSpec) -> Default:
-    """Name of the engine that runs training steps on devices."""
-    return Default(usual_trainer(device), "usual on these devices: give --engine if it is known")
 
 
 def default_dtype(stated: str | None, engine: Engine) -> Default:

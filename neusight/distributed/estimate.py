@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.devices.cluster import Cluster
 from neusight.distributed.priced import PartTimes
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import PASS, TimedStep
@@ -25,7 +24,6 @@ from neusight.laws.fitted import with_sources
 from neusight.plans.fits import verdict
 from neusight.plans.margins import MemoryFit
 from neusight.plans.memory import RankMemory, fullest
-from neusight.requests import Plan
 from neusight.schedule.run import Run
 from neusight.schedule.timeline import COMPOSITION, HOST
 
@@ -86,9 +84,10 @@ class TrainingEstimate(EstimateCore):
     model = property(attrgetter("run.decoder.name"), doc="Name of the model.")
     gpu = property(attrgetter("run.cluster.device.id"), doc="Id of the devices.")
     devices = property(attrgetter("run.cluster.devices"), doc="Number of devices.")
-    assumed = property(
-        attrgetter("run.assumed"), doc="Fields that were left open -> the value chosen, with the reason."
-    )
+    plan = property(attrgetter("run.plan"), doc="How devices share the step.")
+    cluster = property(attrgetter("run.cluster"), doc="The devices.")
+    assumed = property(attrgetter("run.assumed"), doc="Fields that were left open -> value chosen, with the reason.")
+    bubble = property(attrgetter("schedule.bubble"), doc="Share of all ranks' time in which they wait for each other.")
     usd_per_hour = property(attrgetter("run.cluster.device.price_usd_per_hour"), doc="Price of a device, if known.")
     price_source = property(attrgetter("run.cluster.device.price_source"), doc="Source of that price.")
 
@@ -101,16 +100,6 @@ class TrainingEstimate(EstimateCore):
     def memory_terms(self) -> Mapping[str, float]:
         """Of the fullest rank [B]."""
         return fullest(self.memory).parts
-
-    @property
-    def plan(self) -> Plan:
-        """How devices share the step."""
-        return self.run.plan
-
-    @property
-    def cluster(self) -> Cluster:
-        """The devices."""
-        return self.run.cluster
 
     @property
     def tokens_per_s(self) -> float:
@@ -133,11 +122,6 @@ class TrainingEstimate(EstimateCore):
     def exposed_s(self) -> float:
         """In which kernels wait for collectives, sends or copies, on the rank that does most."""
         return float(self.schedule.exposed_s.max())
-
-    @property
-    def bubble(self) -> float:
-        """Share of all ranks' time in which they wait for each other."""
-        return self.schedule.bubble
 
     @property
     def peak_bytes(self) -> float:

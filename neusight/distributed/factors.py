@@ -17,7 +17,6 @@ from neusight.quick_dataclasses import dataclass
 from neusight.schedule.timeline import COMPOSITION_SPREAD
 from neusight.workloads.program import Part
 
-FILE = "training.json"
 NARROW = ("float8", "float4")
 MATRIX = ("narrow_products", "attention", "attention_backward")
 """Kinds whose factor comes on top of that of products."""
@@ -53,7 +52,7 @@ class Factors(FittedConstants[StepPhysics]):
     were left out; ``errors`` are errors in percent by these three: seen, and left out by each.
     """
 
-    file: ClassVar[str] = FILE
+    file: ClassVar[str] = "training.json"
     command: ClassVar[str] = "neusight fit training"
     prior: ClassVar[StepPhysics] = StepPhysics()
 
@@ -64,8 +63,8 @@ class Factors(FittedConstants[StepPhysics]):
         """Kind of doubts between sources, a field of ``SourceDoubts``: ``trained`` where steps under an engine, and
         steps on devices of this vendor, were fitted.
         """
-        vendors = {load_device(gpu).vendor for gpu in self.gpus}
-        return "trained" if engine in self.left_out and device.vendor in vendors else "training"
+        fitted = engine in self.left_out and device.vendor in {load_device(gpu).vendor for gpu in self.gpus}
+        return "trained" if fitted else "training"
 
     def of(self, part: Part, engine: Engine) -> float:
         """By what the time of a part is multiplied: 1 for engines that no step was fitted of."""
@@ -90,7 +89,7 @@ def shipped_factors(tile_models: Path | None = None) -> Factors:
     Raises:
         ArtifactError: a file that is damaged or of another protocol.
     """
-    return _factors((tile_models or tile_models_dir()) / FILE)
+    return _factors((tile_models or tile_models_dir()) / Factors.file)
 
 
 @lru_cache(maxsize=8)

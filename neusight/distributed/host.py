@@ -54,13 +54,11 @@ def host_times(run: TrainingRun, chunks: Chunks, passes: RankPasses, seconds: Ma
     """
     copied_s = _copied_s(run, chunks, passes)
     chosen = {"recompute": chunks.again}
-    host: dict[str, np.ndarray] = {}
-    kernels: dict[str, np.ndarray] = {}
+    host, kernels = dict[str, np.ndarray](), dict[str, np.ndarray]()
     for names in FOLLOWING:
         dispatches = [chunks.sums(passes.dispatched(name, run.engine), chosen.get(name)) for name in names]
-        kernels |= dict.fromkeys(
-            names, np.sum([chunks.sums(seconds[name], chosen.get(name)) for name in names], axis=0)
-        )
+        times_s = [chunks.sums(seconds[name], chosen.get(name)) for name in names]
+        kernels |= dict.fromkeys(names, np.sum(times_s, axis=0))
         host |= dict.fromkeys(names, np.maximum(run.engine.dispatch_s(1.0) * np.sum(dispatches, axis=0), copied_s))
     return HostTimes(host_s=host, kernels_s=kernels, spread=run.engine.host_spread)
 
@@ -83,8 +81,8 @@ def host_update(run: TrainingRun, chunks: Chunks, updates: list[list[Part]]) -> 
         updates: kernels that would run on each stage.
     """
     plan, cluster = run.plan, run.cluster
-    held = [max(map(_parameters, parts), default=0.0) / (plan.vp * plan.directions) for parts in updates]
-    stepped = np.array(held)[chunks.stage]
+    held = np.array([max(map(_parameters, parts), default=0.0) for parts in updates])
+    stepped = held[chunks.stage] / (plan.vp * plan.directions)
     copy_s = stepped * stored_bytes(run.dtype) / host_link(cluster.device).bandwidth_bytes_per_s
     ranks = min(cluster.per_node, cluster.devices)
     by_piece = np.repeat(copy_s[:, None] / chunks.pieces, chunks.pieces, axis=1)

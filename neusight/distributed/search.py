@@ -224,7 +224,7 @@ def bounds_s(request: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.
         plans: for its cluster.
         pricer: answers for kernels and collectives.
     """
-    splits = [_split(request, plan) for plan in plans]
+    splits = [(replace(request, plan=plan).local, plan.recompute, plan.pp, plan.vp) for plan in plans]
     first = dict(zip(reversed(splits), reversed(plans), strict=True))
     priced = _priced_passes(request, first, pricer)
     sums = {}
@@ -234,10 +234,6 @@ def bounds_s(request: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.
     keys = [(split, plan.schedule, plan.micro_batches) for split, plan in zip(splits, plans, strict=True)]
     bounds = {key: _bound_s(*sums[key[0]], *key[1:]) for key in dict.fromkeys(keys)}
     return np.array([bounds[key] for key in keys])
-
-
-def _split(request: TrainingRun, plan: Plan) -> Split:
-    return replace(request, plan=plan).local, plan.recompute, plan.pp, plan.vp
 
 
 def _priced_passes(

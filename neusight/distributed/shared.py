@@ -43,9 +43,8 @@ def shared_estimate(
     rank = int(run.busy_s.argmax())
     rows = tuple(_rows(timed, rank, workload))
     waits = tuple(wait_row(wait) for wait in _waits(timed, run, rank, rows) if wait.latency_s > 0.0)
-    estimate = step_estimate(
-        workload, device, samples, rows=(*rows, *waits), memory=_memory(timed), provenance=provenance
-    )
+    every = (*rows, *waits)
+    estimate = step_estimate(workload, device, samples, rows=every, memory=_memory(timed), provenance=provenance)
     energy = step_energy(timed, estimate.high_s / estimate.latency_s)
     return warnings_of(replace(estimate, devices=devices, board_energy=energy), workload.warnings)
 

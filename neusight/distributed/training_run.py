@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.defaults import (
     TRAINED_DTYPE,
+    Default,
     Defaults,
     chosen,
     default_dtype,
     default_micro_batch,
     default_seq_len,
-    default_trainer,
 )
 from neusight.devices.cluster import Cluster
 from neusight.devices.slices import cores_of
-from neusight.engines import Engine, engine_named
+from neusight.engines import Engine, engine_named, usual_trainer
 from neusight.errors import DeviceError, ModelError
 from neusight.kernels.optimizers import optimizer_named
 from neusight.kernels.precision import dtype_named
@@ -159,21 +159,21 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         DeviceError: a cluster that the plan does not fill.
     """
     run_fields(given)
-    trainers = {} if engine else {"engine": default_trainer(cluster.device)}
-    engine = engine or str(trainers["engine"].value)
-    habits = engine_named(engine)
+    trainer = Default(usual_trainer(cluster.device), "usual on these devices: give --engine if it is known")
+    habits = engine_named(engine or trainer.value)
     cluster = cores_of(cluster) if habits.ranks == "core" else cluster
     defaults = {"seq_len": default_seq_len(decoder.max_len), "dtype": default_dtype(decoder.dtype, habits)}
     defaults = {name: default for name, default in defaults.items() if not given.get(name)}
+    defaults |= {} if engine else {"engine": trainer}
     given = {**given, **{name: default.value for name, default in defaults.items()}}
-    plan = usual_plan(given, cluster.devices, engine, cluster.size_words)
+    plan = usual_plan(given, cluster.devices, habits.name, cluster.size_words)
     dtype, products = step_precision(str(given["dtype"]))
     return TrainingRun(
         decoder=with_options(decoder, given),
         source_len=int(given.get("source_len") or 0),
         cluster=cluster,
         plan=plan,
-        defaults={**trainers, **defaults, **plan_defaults(given, plan, habits)},
+        defaults={**defaults, **plan_defaults(given, plan, habits)},
         seq_len=given["seq_len"],
         engine=habits,
         dtype=dtype,

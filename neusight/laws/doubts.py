@@ -57,10 +57,7 @@ def by_cause(doubts: Doubts) -> dict[str, float]:
     """Standard deviations by the word before the colon of their keys, in quadrature, the largest first; errors of
     single kernels as ``kernel``.
     """
-    squares: dict[str, float] = {}
-    for key, size in doubts.items():
-        cause = key.partition(":")[0]
-        squares[cause] = squares.get(cause, 0.0) + size * size
+    squares = weighed((1.0, {key.partition(":")[0]: size * size}) for key, size in doubts.items())
     ordered = sorted(squares.items(), key=lambda item: -item[1])
     return {_PEOPLE.get(cause, cause): sqrt(square) for cause, square in ordered if square}
 

@@ -64,13 +64,12 @@ def read_sources(options: FitOptions, report: Report | None = None) -> Evidence[
 
 def evaluated_rows(lines: pd.DataFrame) -> list[EvaluatedRow]:
     """Rows of lines that have an interval, without the doubts between sources that ship."""
-    known = shipped(FittedSources).physics
-    stated = lines[(lines["low"] > 0) & (lines["high"] > lines["low"]) & ~lines["quantity"].isin(TRUTH)]
     rows = []
+    stated = lines[(lines["low"] > 0) & (lines["high"] > lines["low"]) & ~lines["quantity"].isin(TRUTH)]
     for row in stated.to_dict("records"):
         if not (kind := kind_of(row)):
             continue
-        of_sources: Components = getattr(known, kind)
+        of_sources: Components = getattr(shipped(FittedSources).physics, kind)
         # No interval of a time begins below its bound: its other end has the width.
         spread = max(np.log(row["high"] / row["predicted"]), np.log(row["predicted"] / row["low"])) / NORMAL_90
         beside = max(spread**2 - of_sources.between**2 - of_sources.within**2, 0.0) ** 0.5 / of_sources.stated
@@ -87,9 +86,7 @@ def kind_of(row: dict[Any, Any]) -> str:
     if quantity.startswith("peak_"):
         return COUNTED
     kind = "" if row["kind"] == "kernel" else KINDS.get(quantity, "")
-    if kind != "training":
-        return kind
-    return shipped_factors().kind_of_steps(str(row["engine"]), load_device(str(row["gpu"])))
+    return shipped_factors().kind_of_steps(row["engine"], load_device(row["gpu"])) if kind == "training" else kind
 
 
 def solve_sources(evidence: Evidence[EvaluatedRow], options: FitOptions, report: Report | None = None) -> FittedSources:
