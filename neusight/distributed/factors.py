@@ -63,8 +63,9 @@ class Factors(FittedConstants[StepPhysics]):
         """Kind of doubts between sources, a field of ``SourceDoubts``: ``trained`` where steps under an engine, and
         steps on devices of this vendor, were fitted.
         """
-        fitted = engine in self.left_out and device.vendor in {load_device(gpu).vendor for gpu in self.gpus}
-        return "trained" if fitted else "training"
+        trainers = {row.get("engine") for row in self.errors}
+        vendors = {load_device(gpu).vendor for gpu in self.gpus}
+        return "trained" if engine in trainers and device.vendor in vendors else "training"
 
     def of(self, part: Part, engine: Engine) -> float:
         """By what the time of a part is multiplied: 1 for engines that no step was fitted of."""

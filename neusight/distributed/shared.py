@@ -70,10 +70,9 @@ def _rows(timed: TimedStep, rank: int, workload: Workload) -> Iterator[KernelEst
 
 def _waits(timed: TimedStep, run: Run, rank: int, rows: tuple[KernelEstimate, ...]) -> Iterator[Wait]:
     """In which none of the rank's kernels runs: with the rows they are the step."""
-    kernels_s = sum(row.total_s for row in rows)
     engine = timed.run.engine
     host = common(cause_of(timed.run.cluster.device, engine.name, HOST), engine.host_spread)
-    yield _wait("dispatch of operators", LIMITER, float(run.busy_s[rank]) - kernels_s, host)
+    yield _wait("dispatch of operators", LIMITER, float(run.busy_s[rank]) - sum(row.total_s for row in rows), host)
     exchanges = (timed.role == EXCHANGE) | (timed.role == SEND)
     links = relative_doubts(timed.parts, timed.parts.total_s, exchanges)
     yield _wait("exchanges that nothing hides", "link", float(run.exposed_s[rank]), links)
