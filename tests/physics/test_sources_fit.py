@@ -103,7 +103,9 @@ def test_a_fit_of_sources_keeps_stated_doubts_that_hold_alone() -> None:
         ({"kind": "kernel", "quantity": "latency_ms", "family": "gemm"}, ""),
         ({"kind": "serving", "quantity": "energy_per_token_j"}, ""),
         ({"kind": "predict", "quantity": "latency_ms"}, "step"),
-        ({"kind": "training", "quantity": "step_ms"}, "training"),
+        ({"kind": "training", "quantity": "step_ms", "engine": "deepspeed", "gpu": "a100-sxm-80gb"}, "training"),
+        ({"kind": "training", "quantity": "step_ms", "engine": "fsdp", "gpu": "a100-sxm-80gb"}, "trained"),
+        ({"kind": "training", "quantity": "step_ms", "engine": "fsdp", "gpu": "mi300x"}, "training"),
         ({"kind": "training", "quantity": "peak_reserved_bytes"}, "memory"),
         ({"kind": "gains", "quantity": "gain", "metric": "memory"}, ""),
         ({"kind": "gains", "quantity": "gain", "metric": "time"}, ""),
@@ -128,10 +130,10 @@ def test_evaluated_rows_take_out_what_ships() -> None:
 
 
 def test_read_sources_reads_evaluated_rows(tmp_path: Path) -> None:
-    header = "source,kind,gpu,family,quantity,predicted,low,high,measured\n"
-    (tmp_path / "rows.csv").write_text(f"{header}one,predict,l4,,latency_ms,2,1,4,3\n")
+    header = "source,kind,gpu,engine,family,quantity,predicted,low,high,measured\n"
+    (tmp_path / "rows.csv").write_text(f"{header}one,predict,l4,,,latency_ms,2,1,4,3\n")
     (tmp_path / "more.csv").write_text(
-        f"{header}two,training,l4,,step_ms,2,1,4,1\nthree,kernel,l4,gemm,latency_ms,2,1,4,1\n"
+        f"{header}two,training,l4,,,step_ms,2,1,4,1\nthree,kernel,l4,,gemm,latency_ms,2,1,4,1\n"
     )
     rows = read_sources(FitOptions(data=tmp_path)).rows
     assert [(row.source, row.kind) for row in rows] == [("two", "training"), ("one", "step")]
