@@ -64,8 +64,10 @@ def swept(
             if progress:
                 progress(len(rows), len(points))
     else:
+        # Others report shares that are done, each of several rows.
+        by_share = progress and (lambda done, _: progress(min(done * _TOGETHER, len(points)), len(points)))
         with hired(jobs, ray, _begin, answers) as workers:
-            found = shared(workers, _asked, shares, _by_share(progress, len(points)))
+            found = shared(workers, _asked, shares, by_share)
         rows = list(chain.from_iterable(found))
     return [dict.fromkeys(SWEEP_COLUMNS) | row for row in rows]
 
@@ -84,11 +86,6 @@ def _begin(answers: StepAnswers) -> None:
 
 def _asked(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(_rows(_ANSWERS[0], points))
-
-
-def _by_share(progress: Callable[[int, int], None] | None, rows: int) -> Callable[[int, int], None] | None:
-    """Rows that are done, from shares that are."""
-    return progress and (lambda done, _: progress(min(done * _TOGETHER, rows), rows))
 
 
 def _rows(answers: StepAnswers, points: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from neusight.check.formats import recognise
 from neusight.check.results import read_result
-from neusight.devices.load import find_device
 from neusight.errors import DataError
 from neusight.measured.anchors import GivenRows
 from neusight.measured.table import read_table
@@ -23,11 +22,7 @@ def read_given(path: str | Path) -> GivenRows:
     """
     file = Path(path)
     if not _is_result(file):
-        table = read_table(file)
-        if "gpu" in table.frame:
-            names = table.frame["gpu"].dropna().unique()
-            table.frame["gpu"] = table.frame["gpu"].replace({name: find_device(str(name)).name for name in names})
-        return GivenRows(table)
+        return GivenRows(read_table(file))
     try:
         return GivenRows(read_result(file, {}).table)
     except FieldError as error:

@@ -24,6 +24,10 @@ LIMITERS = np.array(["compute", "dram", "l2"])
 TINY_S = 1e-12
 """Bound of a kernel without work [s]: less than a clock, so that it never binds (numerics)."""
 
+CLOCKS = 1.05
+"""Rate over the datasheet's that a clock above the usual one explains, in a measurement (assumption: boards run up to
+5 % above their boost clock; times of products at known clocks would tell)."""
+
 
 @dataclass(frozen=True)
 class Bound:

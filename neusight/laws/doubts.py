@@ -24,7 +24,6 @@ OWN = "own:"
 COMMON = 0.2
 """Share of the variance of what kernels of a kind have in common on a die that all kinds have in common there (fitted:
 correlation between tile models of the biases of devices that they learned from, 82 pairs)."""
-_PEOPLE = {"own": "kernel"}
 
 
 def spread(doubts: Doubts) -> float:
@@ -59,7 +58,7 @@ def by_cause(doubts: Doubts) -> dict[str, float]:
     """
     squares = weighed((1.0, {key.partition(":")[0]: size * size}) for key, size in doubts.items())
     ordered = sorted(squares.items(), key=lambda item: -item[1])
-    return {_PEOPLE.get(cause, cause): sqrt(square) for cause, square in ordered if square}
+    return {"kernel" if cause == "own" else cause: sqrt(square) for cause, square in ordered if square}
 
 
 @dataclass(frozen=True)

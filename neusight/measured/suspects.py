@@ -15,7 +15,7 @@ from neusight.devices import DeviceSpec
 from neusight.errors import DeviceError
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import by_distinct, work_of
-from neusight.laws.bounds import GEMM_FAMILIES, peak_flops_per_s
+from neusight.laws.bounds import CLOCKS, GEMM_FAMILIES, peak_flops_per_s
 from neusight.measured.folder import table_parts
 from neusight.measured.pairs import row_codes
 from neusight.measured.table import STATISTIC, MeasuredTable, columns_of
@@ -23,8 +23,6 @@ from neusight.measured.table import STATISTIC, MeasuredTable, columns_of
 if TYPE_CHECKING:
     import pandas as pd
 
-_CLOCKS = 1.05
-"""Rate over the datasheet's that a clock above the usual one explains."""
 _WINOGRAD = 4.0
 """Multiplications of a direct 3x3 convolution over those of Winograd's F(4x4, 3x3) (Lavin and Gray 2016)."""
 _APART = 0.10
@@ -54,7 +52,7 @@ def faster_than_datasheet(table: MeasuredTable) -> np.ndarray:
     times = 1e-3 * _execution_ms(table.frame)
     for part in table_parts(table, []):
         if part.batch.family != "collective":
-            fast[part.rows] = times[part.rows] * _CLOCKS < _least_s(part.batch, part.device)
+            fast[part.rows] = times[part.rows] * CLOCKS < _least_s(part.batch, part.device)
     return fast
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from neusight import Predictor, read_given
-from neusight.api.given import SOURCE_SPREADS, doubts_of, moved
+from neusight.api.given import FAR, NOISE, doubts_of, moved
 from neusight.errors import DataError, ModelError
 from neusight.laws.doubts import Anchors, spread
 
@@ -50,10 +50,72 @@ def test_given_moves_the_same_kernel_most_and_another_device_less(
 
 
 def test_given_never_moves_a_time_below_its_bound(predictor, product, tmp_path) -> None:
-    fast = given(predictor, tmp_path, *[f"gemm,4096,4096,{k},bf16,a100,0.001" for k in (4096, 8192, 2048)])
+    bounds_ms = {k: 1e3 * product.bound_s * k / 4096 for k in (4096, 8192, 2048)}
+    fast = given(predictor, tmp_path, *[f"gemm,4096,4096,{k},bf16,a100,{time}" for k, time in bounds_ms.items()])
     answer = fast.kernel("gemm", "a100-sxm-80gb", m=4096, n=4096, k=4096, dtype="bf16")
-    assert answer.latency_s == pytest.approx(answer.bound_s)
-    assert answer.low_s >= answer.bound_s and answer.utilisation <= 1.0
+    assert answer.bound_s <= answer.low_s <= answer.latency_s < product.latency_s
+    assert answer.utilisation <= 1.0
+
+
+@pytest.mark.parametrize(
+    "head, cells",
+    [
+        ("gpu", "a100"),
+        ("gpu", "A100-SXM4-80GB"),
+        ("gpu,timer", "a100,events"),
+        ("gpu,operands,random", "a100-sxm-80gb,cold,true"),
+    ],
+)
+def test_given_answers_a_measured_question_as_measured(predictor, product, tmp_path, head, cells) -> None:
+    measured_s = 1.2 * product.latency_s
+    file = tmp_path / "mine.csv"
+    file.write_text(f"name,m,n,k,dtype,{head},latency_ms\ngemm,4096,4096,4096,bf16,{cells},{1e3 * measured_s}\n")
+    answer = predictor.given(read_given(file)).kernel("gemm", "a100-sxm-80gb", m=4096, n=4096, k=4096, dtype="bf16")
+    assert abs(log(answer.latency_s / measured_s)) < NOISE
+    assert answer.low_s < measured_s < answer.high_s
+    assert log(answer.high_s / answer.low_s) < 2.0 * 1.645 * NOISE * 1.1
+
+
+def test_given_answers_a_measured_step_as_measured(predictor, tmp_path) -> None:
+    told = predictor.estimate("gpt2", "h100-sxm-80gb", dtype="float16", seq_len=1024, batch=2)
+    file = tmp_path / "mine.csv"
+    file.write_text(
+        f"model,gpu,dtype,seq_len,batch,layout,latency_ms\ngpt2,h100,fp16,1024,2,nchw,{1.2e3 * told.latency_s}\n"
+    )
+    answer = predictor.given(read_given(file)).estimate("gpt2", "h100-sxm-80gb", dtype="float16", seq_len=1024, batch=2)
+    assert abs(log(answer.latency_s / (1.2 * told.latency_s))) < NOISE
+
+
+def test_given_counts_rows_that_it_leaves_out_and_says_why(predictor, product, tmp_path) -> None:
+    right_ms = 1e3 * product.latency_s
+    rows = [
+        f"gemm,4096,4096,4096,bf16,a100,{right_ms},300",
+        f"gemm,4096,4096,4096,bf16,a100,{product.bound_s},",
+        f"gemm,4096,4096,4096,bf16,a100,{1e3 * right_ms},",
+        f"gemm,4096,4096,4096,bf16,a1000000,{right_ms},",
+        "gemm,4096,4096,4096,bf16,a100,,300",
+    ]
+    file = tmp_path / "mine.csv"
+    file.write_text("family,m,n,k,dtype,gpu,latency_ms,power_w\n" + "\n".join(rows) + "\n")
+    answer = predictor.given(read_given(file)).kernel("gemm", "a100-sxm-80gb", m=4096, n=4096, k=4096, dtype="bf16")
+    (text,) = [warning for warning in answer.warnings if "mine.csv" in warning]
+    parts = text.split("; row ")
+    assert parts[0] == "--given mine.csv: used 1 of 5 rows"
+    assert "2: latency_ms" in parts[1] and "below the bound" in parts[1] and "is the unit ms?" in parts[1]
+    assert (
+        "3: latency_ms" in parts[2] and "times beyond the 90 % interval" in parts[2] and "is the unit ms?" in parts[2]
+    )
+    assert parts[3].startswith("4: unknown device 'a1000000'")
+    assert parts[4] == "5: nothing is measured; no answer learns of power_w"
+    assert answer.given["figures"] == 1
+
+
+def test_given_keeps_figures_that_doubts_may_explain(predictor, product, tmp_path) -> None:
+    slow_ms = 1e3 * product.high_s * 0.9 * FAR
+    answer = given(predictor, tmp_path, f"gemm,4096,4096,4096,bf16,a100,{slow_ms}").kernel(
+        "gemm", "a100-sxm-80gb", m=4096, n=4096, k=4096, dtype="bf16"
+    )
+    assert answer.given["figures"] == 1 and not [text for text in answer.warnings if "mine.csv" in text]
 
 
 def test_given_of_more_rows_narrows_further(predictor, tmp_path) -> None:
@@ -95,9 +157,10 @@ def test_given_moves_latencies_and_rates_of_a_served_model(predictor, tmp_path) 
 def test_given_moves_a_training_step_within_its_peak(predictor, tmp_path) -> None:
     words = {"cluster": "dgx-h100", "nodes": 1, "global_batch_size": 8, "seq_len": 4096}
     before = predictor.training("llama-3.1-8b", **words)
+    time_ms = 1e3 * before.latency_s * max(before.hfu, 0.4)
     file = tmp_path / "mine.csv"
     file.write_text("model,cluster,nodes,global_batch_size,seq_len,step_ms\n" + "\n".join(
-        f"llama-3.1-8b,dgx-h100,1,{batch},4096,1" for batch in (8, 16, 32)))  # fmt: skip
+        f"llama-3.1-8b,dgx-h100,1,{batch},4096,{time_ms * batch / 8}" for batch in (8, 16, 32)))  # fmt: skip
     after = predictor.given(read_given(file)).training("llama-3.1-8b", **words)
     assert after.latency_s < before.latency_s and after.interval[0] <= after.latency_s <= after.interval[1]
     assert after.hfu <= 1.0 + 1e-9 and after.given["words"]
@@ -110,10 +173,10 @@ def test_given_is_refused_by_searches(predictor, tmp_path, search) -> None:
         other.sweep("gpt2", "l4") if search == "sweep" else other.plans(None)
 
 
-def test_doubts_of_has_what_measuring_adds(product) -> None:
+def test_doubts_of_keeps_the_spread_of_the_answer(product) -> None:
     doubts = doubts_of(product, "time")
-    assert doubts["source:kernel"] == SOURCE_SPREADS["kernel"]
-    assert spread(doubts) > 0.0
+    assert spread(doubts) == pytest.approx(spread(product.doubts))
+    assert all(0.0 < abs(doubts[key]) < abs(size) for key, size in product.doubts.items())
 
 
 @pytest.mark.parametrize(
@@ -123,7 +186,9 @@ def test_doubts_of_has_what_measuring_adds(product) -> None:
         (HEAD, "has no rows"),
         ("family,m,n,k,gpu\ngemm,1,1,1,l4\n", "no measured column"),
         ("family,m,n,k,gpu,power_w\ngemm,512,512,512,l4,70\n", "no figure that predictions can learn from"),
-        (HEAD + "gemm,512,512,,fp32,l4,1\n", "no figure that predictions can learn from: "),
+        (HEAD + "gemm,512,512,,fp32,l4,1\n", "no figure that predictions can learn from: row 1: "),
+        (HEAD + "gemm,512,512,512,fp32,l4,1e-6\n", "row 1: latency_ms 1e-06 is below the bound"),
+        (HEAD + "gemm,512,512,512,fp32,nonesuch,1\n", "row 1: unknown device 'nonesuch'"),
     ],
 )
 def test_read_given_refuses_files_that_teach_nothing(predictor, tmp_path, text, reason) -> None:
