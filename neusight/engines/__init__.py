@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neusight.engines import serving, torch, training
+from neusight.engines.catalogue import ENGINES, SERVERS, TRAINERS
 from neusight.engines.engine import ATTENTIONS, EXPERT_LOAD, LAUNCHES, LAYOUTS, AttentionForm, Engine, Host, Libraries
 from neusight.engines.server import era_of
 from neusight.errors import ModelError, nearest, shown
@@ -19,27 +19,6 @@ __all__ = [
     "Host", "Libraries", "engine_named", "library_named", "server_named", "usual_trainer",
 ]  # fmt: skip
 
-_STEPPERS = (
-    torch.TORCHSCRIPT, torch.TORCH_CUDAGRAPHS, torch.TORCH_STATIC, torch.TENSORFLOW_XLA, torch.TENSORFLOW,
-)  # fmt: skip
-"""Engines that run steps, of which training on a cluster would be another engine's."""
-_TRAINERS = (
-    torch.TORCH, torch.TORCH_COMPILED, torch.TORCH_GRAPH, torch.TORCH_NEURONX, training.MEGATRON,
-    training.MEGATRON_LOCAL, training.MEGATRON_FLEX, training.MEGATRON_DEEPSPEED, training.TORCHTITAN,
-    training.TORCHTITAN_COMPILED, training.FSDP, training.DEEPSPEED, training.COMPOSER, training.MAXTEXT,
-    training.NEURON, training.NEURON_EAGER, training.NEURON_NEMO,
-)  # fmt: skip
-_SERVERS = (
-    serving.SERVING, serving.SGLANG, serving.TENSORRT_LLM, serving.TRANSFORMERS, serving.GPT_FAST, serving.TINYCHAT,
-    serving.LLAMA_CPP, serving.EXLLAMAV2, serving.MLC_LLM, serving.LMDEPLOY, serving.TRANSFORMERS_NEURONX,
-    serving.OPTIMUM_HABANA,
-)  # fmt: skip
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (*_TRAINERS, *_STEPPERS, *_SERVERS)}
-"""By name."""
-TRAINERS = tuple(engine.name for engine in _TRAINERS)
-"""Names of engines that train."""
-SERVERS = tuple(engine.name for engine in _SERVERS)
-"""Names of engines that serve requests."""
 _ALIASES = {
     "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm", "hf": "transformers",
     "exllama": "exllamav2", "mlc": "mlc-llm", "turbomind": "lmdeploy",

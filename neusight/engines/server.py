@@ -29,9 +29,6 @@ COMMON = "common"
 """Constants that were fitted to all engines alike."""
 ROCM = " on ROCm"
 """Ends the name of an era on AMD's GPUs, whose libraries and runtime are others."""
-NATIVE_OPERATOR_S = 1e-6
-"""Of a program in C++, in units of ``workloads.dispatch``, of which a product has 3.85: launches follow each other by
-3.8 us (cited: A. Gray 2019, Getting started with CUDA graphs, NVIDIA's developer blog)."""
 
 
 @dataclass(frozen=True, kw_only=True)

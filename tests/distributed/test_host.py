@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from neusight import Predictor
-from neusight.engines import engine_named
-from neusight.engines.torch import TORCH, TORCH_COMPILED
+from neusight.engines import ENGINES, engine_named
+from neusight.engines.torch import TORCH
 from neusight.kernels.families import Elementwise, Gemm, KernelBatch, RowReduction
 from neusight.questions import Training
 from neusight.workloads.dispatch import CHECKPOINT, DISPATCHES, FUNCTION, VIEWS, WRAPPER, trained_dispatches
@@ -53,7 +53,7 @@ def test_trained_dispatches_counts_functions_of_python(part: Part, kernel: float
     in_python = replace(TORCH, autograd_functions=True)
     assert trained_dispatches(part, in_python) == pytest.approx(kernel + views + functions * FUNCTION)
     compiled = kernel - (WRAPPER if part.group else 0.0)
-    assert trained_dispatches(part, TORCH_COMPILED) == pytest.approx(compiled)
+    assert trained_dispatches(part, ENGINES["torch-compiled"]) == pytest.approx(compiled)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from neusight.defaults import default_dtype
-from neusight.engines.serving import SERVING
+from neusight.engines import ENGINES
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.schemes import Quantisation
@@ -69,7 +69,7 @@ class Decoder:
     @property
     def served_dtype(self) -> str:
         """Dtype of activations and weights that are not quantised, under engines that serve."""
-        return str(default_dtype(self.dtype, SERVING).value)
+        return str(default_dtype(self.dtype, ENGINES["vllm"]).value)
 
     def predicting(self, depths: int) -> Decoder:
         """The decoder with ``depths`` of multi-token prediction in training, each of its last layer."""
