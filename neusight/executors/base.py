@@ -13,6 +13,7 @@ from neusight.errors import DeviceError
 from neusight.executors.costs import Costs
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
+from neusight.laws.fitted import FittedConstants
 from neusight.quick_dataclasses import dataclass
 
 _HOMES = {
@@ -69,6 +70,29 @@ class Executor(Protocol):
 
     def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
         """What a user should know of an estimate, beside what its figures say."""
+
+
+class FittedExecutor:
+    """What executors have in common that learned nothing but the constants of their laws."""
+
+    takes: ClassVar[frozenset[str]] = frozenset()
+    source: ClassVar[str]
+    """Names the constants in estimates."""
+    fitted: FittedConstants[Any]
+
+    @property
+    def libraries(self) -> Libraries | None:
+        """None: those that were measured."""
+        return None
+
+    def provenance(self, device: DeviceSpec) -> dict[str, Any]:
+        """The constants, and the devices that they were fitted to."""
+        known = {self.source: f"{len(self.fitted.values)} constants, {self.fitted.rows} rows"}
+        return {"tile_models": known, "training_gpus": tuple(self.fitted.gpus), "calibration": ""}
+
+    def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
+        """Zeros are multiplied like all else."""
+        return (f"zeros of tensors change nothing on {device.id}, which multiplies them",) if has_zeros else ()
 
 
 def load_executor(kind: str, tile_models: Path | None = None, calibrations: Path | None = None) -> Executor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.kernels.columns import ColumnRecord
 from neusight.laws.board_power import EnergyUse, metered
 from neusight.laws.doubts import OWN, common, weighed
 from neusight.laws.fitted import shipped_boards
@@ -29,7 +30,7 @@ def cause_of(device: DeviceSpec, kind: str, what: str = "device") -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Costs:
+class Costs(ColumnRecord):
     """What a batch of kernels costs, each launched alone; every array has shape (n,).
 
     ``latency_s = overhead_s + bound_s / utilisation`` and ``latency_s >= bound_s`` for any model and input.
@@ -171,29 +172,11 @@ class Costs:
         stretched = self.times(np.where(self.limiter == "launch", 1.0, stretch))
         return replace(stretched, demand=replace(demand, clock=clock, lone=np.ones_like(demand.lone)))
 
-    def take(self, rows: np.ndarray) -> Costs:
-        """Costs of some of the kernels."""
-        nested = ("demand", "energy")
-        columns = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in nested}
-        demand = None if self.demand is None else self.demand.take(rows)
-        energy = None if self.energy is None else self.energy.take(rows)
-        return Costs(**columns, demand=demand, energy=energy)
-
-    @staticmethod
-    def joined(parts: Sequence[tuple[np.ndarray, Costs]], length: int) -> Costs:
+    @classmethod
+    def in_order(cls, parts: Sequence[tuple[np.ndarray, Costs]]) -> Costs:
         """Costs of parts of a batch, each with the rows that it has there, in the order of the batch."""
-        columns: dict[str, Any] = {}
-        demands = [part.demand for _, part in parts if part.demand is not None]
-        if len(demands) == len(parts):
-            order = np.argsort(np.concatenate([rows for rows, _ in parts]))
-            columns["demand"] = PowerDemand.joined(demands).take(order)
-        for name in {f.name for f in fields(Costs)} - {"demand", "energy"}:
-            values = [(rows, getattr(part, name)) for rows, part in parts]
-            merged = np.empty(length, dtype=np.result_type(*(v.dtype for _, v in values)))
-            for rows, value in values:
-                merged[rows] = value
-            columns[name] = merged
-        return Costs(**columns)
+        order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+        return cls.joined([part for _, part in parts]).take(order)
 
 
 def binding_share(first_s: np.ndarray, second_s: np.ndarray, spread: np.ndarray) -> np.ndarray:

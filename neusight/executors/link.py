@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import CoverageError
-from neusight.executors.base import Options
+from neusight.executors.base import FittedExecutor, Options
 from neusight.executors.costs import Costs, cause_of
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
@@ -39,16 +39,14 @@ tell)."""
 UNKNOWN_NETWORK_FACTORS = (0.5, 8.0)
 """The same where no network is given (assumption: from two adapters a device to 50 Gb/s a device of 400; which networks
 users have would tell)."""
-SOURCE = "links"
 
 
 @dataclass(frozen=True)
-class LinkPredictor:
+class LinkPredictor(FittedExecutor):
     """Fitted constants of links."""
 
+    source: ClassVar[str] = "links"
     fitted: FittedLinks
-    takes: ClassVar[frozenset[str]] = frozenset()
-    libraries: ClassVar[None] = None
 
     def cost(self, batch: KernelBatch, device: Place, options: Options, conditions: Conditions | None = None) -> Costs:
         """Costs of every collective of a batch on nodes of a device, by default each launched alone by PyTorch.
@@ -83,19 +81,10 @@ class LinkPredictor:
             tile_count=np.where(nccl, blocks, 1.0),
             waves=np.ones(len(batch)),
             outside=np.full(len(batch), _outside(device)),
-            source=np.full(len(batch), SOURCE),
+            source=np.full(len(batch), self.source),
             spread=by_distinct(kinds, lambda kind: self._spread(device, kind)),
             cause=np.char.add(cause_of(device, "", "links"), kinds),
         )
-
-    def provenance(self, device: DeviceSpec) -> dict[str, Any]:
-        """The constants, and the devices that they were fitted to."""
-        network_known = {SOURCE: f"{len(self.fitted.values)} constants, {self.fitted.rows} rows"}
-        return {"tile_models": network_known, "training_gpus": tuple(self.fitted.gpus), "calibration": ""}
-
-    def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
-        """Nothing beside what figures say."""
-        return ()
 
     def _transfer_s(self, batch: KernelBatch, place: Place) -> np.ndarray:
         return np.asarray(work_of(batch).read_bytes / route(batch, place, self.fitted.physics).bytes_per_s)

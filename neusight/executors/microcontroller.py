@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec, MicrocontrollerSpec
 from neusight.engines import Libraries
 from neusight.errors import DeviceError
-from neusight.executors.base import Options
+from neusight.executors.base import FittedExecutor, Options
 from neusight.executors.costs import NORMAL_90, Costs, EnergyUse, cause_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -20,7 +20,6 @@ from neusight.laws.bounds import GEMM_FAMILIES, TINY_S
 from neusight.laws.fitted import FittedMicrocontrollers, shipped
 from neusight.laws.integer_kernels import active_power_w, kernel_cycles
 
-SOURCE = "integer kernels"
 NOT_INTEGERS = "kernels of int8 alone were measured: others run in plain loops"
 KERNEL_SPREAD = 0.3
 """Standard deviation of the logarithm of a single layer's time (assumption: models alone were measured, and kinds of
@@ -28,11 +27,11 @@ layers differ by so much from one library to the next; layers timed one by one w
 
 
 @dataclass(frozen=True, kw_only=True)
-class MicrocontrollerPredictor:
+class MicrocontrollerPredictor(FittedExecutor):
     """Fitted constants of microcontrollers."""
 
+    source: ClassVar[str] = "integer kernels"
     fitted: FittedMicrocontrollers
-    takes: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def libraries(self) -> Libraries:
@@ -68,20 +67,11 @@ class MicrocontrollerPredictor:
             tile_count=zeros,
             waves=zeros,
             outside=np.where(np.isin(batch["dtype"], ("int8", "uint8")), "", NOT_INTEGERS),
-            source=np.full(n, SOURCE),
+            source=np.full(n, self.source),
             spread=np.full(n, spread),
-            cause=np.full(n, cause_of(device, SOURCE)),
+            cause=np.full(n, cause_of(device, self.source)),
             energy=EnergyUse(compute_j=power_w * execution_s, sram_j=zeros, dram_j=zeros),
         )
-
-    def provenance(self, device: DeviceSpec) -> dict[str, Any]:
-        """The constants, and the boards that they were fitted to."""
-        known = {SOURCE: f"{len(self.fitted.values)} constants, {self.fitted.rows} rows"}
-        return {"tile_models": known, "training_gpus": tuple(self.fitted.gpus), "calibration": ""}
-
-    def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
-        """Zeros are multiplied like all else."""
-        return (f"zeros of tensors change nothing on {device.id}, which multiplies them",) if has_zeros else ()
 
 
 def load(tile_models: Path | None = None, calibrations: Path | None = None) -> MicrocontrollerPredictor:

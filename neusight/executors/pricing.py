@@ -24,17 +24,21 @@ class PartCosts(NamedTuple):
     was not asked for.
     """
 
+    costs: Costs
+    """Of all kernels of the part's family that were asked for together."""
+    rows: np.ndarray
+    """Where the part's kernels stand in ``costs``."""
+    energy: EnergyUse | None
     latency_s: np.ndarray
     bound_s: np.ndarray
     spread: np.ndarray
     own_spread: np.ndarray
     cause: np.ndarray
     limiter: np.ndarray
-    energy: EnergyUse | None
-    costs: Costs
-    """Of all kernels of the part's family that were asked for together."""
-    rows: np.ndarray
-    """Where the part's kernels stand in ``costs``."""
+
+
+_COLUMNS = ("latency_s", "bound_s", "spread", "own_spread", "cause", "limiter")
+"""Columns of ``Costs`` that ``PartCosts`` ends with."""
 
 
 def price(parts: Sequence[Part], cost: Callable[[KernelBatch], Costs], *, energy: bool = True) -> list[PartCosts]:
@@ -59,20 +63,11 @@ def price(parts: Sequence[Part], cost: Callable[[KernelBatch], Costs], *, energy
         starts = np.cumsum([0, *(len(rows) for rows, _ in distinct)])
         costs = cost(batch)
         drawn = costs.drawn if energy else None
-        spread, own_spread = costs.spread, costs.own_spread
+        columns = [getattr(costs, name) for name in _COLUMNS]
         for number, start, (_, places) in zip(numbers, starts.tolist(), distinct, strict=False):
             rows = start + places
-            priced[number] = PartCosts(
-                costs.latency_s[rows],
-                costs.bound_s[rows],
-                spread[rows],
-                own_spread[rows],
-                costs.cause[rows],
-                costs.limiter[rows],
-                drawn and drawn.take(rows),
-                costs,
-                rows,
-            )
+            taken = (column[rows] for column in columns)
+            priced[number] = PartCosts(costs, rows, drawn and drawn.take(rows), *taken)
     return [priced[number] for number in range(len(parts))]
 
 

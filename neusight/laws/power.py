@@ -8,13 +8,13 @@ of ``Physics``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
+from neusight.kernels.columns import ColumnRecord
 from neusight.laws.bounds import overlapped_s
 from neusight.laws.physics import Physics
 from neusight.quick_dataclasses import dataclass
@@ -92,7 +92,7 @@ def clock_w(device: GpuSpec, physics: Physics) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerDemand:
+class PowerDemand(ColumnRecord):
     """What kernels need at full clock; columns of shape (n,).
 
     ``clocked_s`` is the time of what runs at the core clock (arithmetic, L2, chains of accesses) [s], ``dram_s`` of
@@ -149,19 +149,8 @@ class PowerDemand:
         """Of kernels that take so many times as long at the same power."""
         return replace(self, **{name: getattr(self, name) * factor for name in _AMOUNTS})
 
-    def take(self, index: np.ndarray) -> PowerDemand:
-        """The rows that ``index`` selects."""
-        return replace(self, **{name: getattr(self, name)[index] for name in _COLUMNS})
-
-    @staticmethod
-    def joined(parts: Sequence[PowerDemand]) -> PowerDemand:
-        """Several batches as one."""
-        columns: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in _COLUMNS}
-        return replace(parts[0], **columns)
-
 
 _AMOUNTS = ("clocked_s", "ports_s", "dram_s", "compute_j", "sram_j", "dram_j")
-_COLUMNS = (*_AMOUNTS, "overlap", "lone")
 
 
 def sustained_clock(demand: PowerDemand) -> np.ndarray:

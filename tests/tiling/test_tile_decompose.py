@@ -10,7 +10,7 @@ from neusight.devices import list_gpus, load_device
 from neusight.errors import CoverageError
 from neusight.executors.gpu.features import situate
 from neusight.executors.gpu.features.situation import LawfulSituation
-from neusight.executors.gpu.tiling import TileChoice, Tiling, decomposer, tile
+from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
 from neusight.executors.gpu.tiling.decompose import product_tiling
 from neusight.executors.gpu.tiling.library import TILES, Products, shipped_choice
 from neusight.kernels import KernelBatch
@@ -199,17 +199,6 @@ def test_attention_blocks_hold_128_queries_or_64_of_wide_heads(subtests: pytest.
             )
             tiles = tile(batch, load_device("l4"), shipped_choice(), PHYSICS)
             assert (tiles.tile_count, tiles.across, tiles.depth) == (blocks, 1, 1000)
-
-
-def test_a_second_decomposer_of_a_family_raises_and_changes_nothing(
-    choice: TileChoice, subtests: pytest.Subtests
-) -> None:
-    for family in MAKERS:
-        with subtests.test(family=family):
-            before = tile(grid(family), load_device("l4"), choice, PHYSICS).tile_count
-            with pytest.raises(CoverageError, match=f"'{family}' has a decomposer already"):
-                decomposer(family)(lambda batch, device, choice: products(1, 1))
-            assert np.array_equal(tile(grid(family), load_device("l4"), choice, PHYSICS).tile_count, before)
 
 
 def test_a_family_without_decomposer_is_named(choice: TileChoice) -> None:

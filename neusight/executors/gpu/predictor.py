@@ -165,14 +165,12 @@ class KernelPredictor:
             rows = [np.arange(i, min(i + CHUNK, len(batch))) for i in range(0, len(batch), CHUNK)]
             with ThreadPoolExecutor(min(THREADS, len(rows))) as pool:
                 parts = list(pool.map(lambda r: (r, self.predict(batch.take(r), device, known.take(r))), rows))
-            return Costs.joined(parts, len(batch))
+            return Costs.in_order(parts)
         names = answering_model(batch, device)
         if len(set(names.tolist())) == 1:
             return self._answer(batch, device, str(names[0]), known)
         homes = [(name, np.flatnonzero(names == name)) for name in sorted(set(names.tolist()))]
-        return Costs.joined(
-            [(r, self._answer(batch.take(r), device, name, known.take(r))) for name, r in homes], len(batch)
-        )
+        return Costs.in_order([(r, self._answer(batch.take(r), device, name, known.take(r))) for name, r in homes])
 
     def situate(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions | None = None) -> Situation:
         """The kernels on a device as the tile models see them."""
@@ -193,7 +191,7 @@ class KernelPredictor:
         alike = runs_alike(batch, device) & (device.measured_id not in self.artifacts[name].manifest.training_gpus)
         if alike.any() and not alike.all():
             parts = [(rows, batch.take(rows), conditions.take(rows)) for rows in map(np.flatnonzero, (alike, ~alike))]
-            return Costs.joined([(r, self._answer(b, device, name, known)) for r, b, known in parts], len(batch))
+            return Costs.in_order([(r, self._answer(b, device, name, known)) for r, b, known in parts])
         situation = self.situate(batch, device, conditions)
         if not alike.any():
             return self._corrected(name, situation)[1]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec, SystolicSpec
 from neusight.errors import DeviceError
-from neusight.executors.base import Options
+from neusight.executors.base import FittedExecutor, Options
 from neusight.executors.costs import NORMAL_90, Costs, cause_of
 from neusight.executors.systolic.times import launch_s, tile_counts, times_of
 from neusight.kernels import KernelBatch
@@ -20,7 +20,6 @@ from neusight.laws.board_power import EnergyUse, array_energy
 from neusight.laws.bounds import bound_of
 from neusight.laws.fitted import FittedArrays, shipped, shipped_boards
 
-SOURCE = "arrays"
 UNKNOWN_SPREAD = 0.2
 """Of the log error that kernels share on a device of which none were measured (assumption: between what constants of
 one generation of TPU err by on products and on streams of another; kernels of further generations would tell)."""
@@ -33,12 +32,11 @@ kernels of that family would tell)."""
 
 
 @dataclass(frozen=True)
-class ArrayPredictor:
+class ArrayPredictor(FittedExecutor):
     """Fitted constants of systolic accelerators."""
 
+    source: ClassVar[str] = "arrays"
     fitted: FittedArrays
-    takes: ClassVar[frozenset[str]] = frozenset()
-    libraries: ClassVar[None] = None
 
     def cost(
         self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None
@@ -66,20 +64,11 @@ class ArrayPredictor:
             tile_count=tiles,
             waves=tiles / device.array_count,
             outside=np.full(len(batch), "" if device.id in self.fitted.gpus else "no kernels of the device measured"),
-            source=np.full(len(batch), SOURCE),
+            source=np.full(len(batch), self.source),
             spread=np.full(len(batch), spread),
             cause=np.full(len(batch), cause_of(device, batch.family)),
             energy=_energy(batch, device),
         )
-
-    def provenance(self, device: DeviceSpec) -> dict[str, Any]:
-        """The constants, and the devices that they were fitted to."""
-        known = {SOURCE: f"{len(self.fitted.values)} constants, {self.fitted.rows} rows"}
-        return {"tile_models": known, "training_gpus": tuple(self.fitted.gpus), "calibration": ""}
-
-    def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
-        """Zeros mean nothing to an array."""
-        return (f"zeros of tensors change nothing on {device.id}, which multiplies them",) if has_zeros else ()
 
     def _spread(self, device: DeviceSpec, family: str) -> tuple[float, float]:
         """Of what kernels of a family share on a device, and of each by itself."""

@@ -224,7 +224,7 @@ def _tile_costs(p: Product, device: GpuSpec, physics: Physics) -> Callable[..., 
     prologue_depth = unit.prologue_depth(p)
 
     def seconds(shape: tuple[int, int], tiles: np.ndarray, parts: int, rows: np.ndarray | slice) -> np.ndarray:
-        some, blocks = p.take(rows), tiles * parts
+        some, blocks = p.take(rows), tiles * parts  # type: ignore[arg-type]
         depth, share = some.k / parts, blocks / count
         work = (shape[0] * shape[1] + half[rows] * _edges(some, shape)) * (depth + prologue_depth[rows])
         compute_s = np.ceil(share) * work * each_s[rows]

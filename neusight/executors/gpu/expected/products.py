@@ -9,6 +9,7 @@ import numpy as np
 
 from neusight.devices.spec import GpuSpec
 from neusight.kernels import KernelBatch
+from neusight.kernels.columns import ColumnRecord
 from neusight.kernels.work import (
     ACCUMULATOR_BYTES,
     among,
@@ -43,7 +44,7 @@ pixels, at most (assumption: as grids of measured kernels have it; grids of long
 
 
 @dataclass(frozen=True)
-class Product:
+class Product(ColumnRecord):
     """Products as an SM sees them; columns of shape (n,): extents [elements], bytes of an element of A, B and C, peak
     rate [FLOP/s], the share of a plain product's rate that they sustain, rows and columns of a tile, at least, into
     how many parts a library cuts the inner extent at most, bytes that a thread copies at once, and whether a library
@@ -64,10 +65,6 @@ class Product:
     most_parts: np.ndarray | float = MOST_SPLITS
     copy_bytes: np.ndarray | float = WIDEST_COPY_BYTES
     all_heights: np.ndarray | bool = False
-
-    def take(self, rows: np.ndarray | slice) -> Product:
-        """Some of them."""
-        return Product(*(column[rows] for column in self._columns().values()))
 
     def replaced(self, rows: np.ndarray, other: Product) -> Product:
         """With others in these rows."""

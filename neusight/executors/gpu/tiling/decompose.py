@@ -70,38 +70,6 @@ class Tiling:
 LEARNED_DTYPES = ("float32",)
 """Dtypes whose kernels' names were observed; the tiles of others follow from cost."""
 
-Decomposer = Callable[[KernelBatch, GpuSpec, TileChoice, Physics], Tiling]
-_DECOMPOSERS: dict[str, Decomposer] = {}
-"""By family."""
-
-
-def decomposer(*families: str) -> Callable[[Decomposer], Decomposer]:
-    """Register the decomposer of families.
-
-    Raises:
-        CoverageError: one of them has a decomposer already.
-    """
-
-    def register(function: Decomposer) -> Decomposer:
-        for family in families:
-            if family in _DECOMPOSERS:
-                raise CoverageError(f"kernel family '{family}' has a decomposer already: remove one of the two")
-        _DECOMPOSERS.update(dict.fromkeys(families, function))
-        return function
-
-    return register
-
-
-def tile(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
-    """Cut every kernel of the batch into blocks.
-
-    Raises:
-        CoverageError: a family without a decomposer.
-    """
-    if batch.family not in _DECOMPOSERS:
-        raise CoverageError(f"no tiling for kernel family '{batch.family}': one of {', '.join(_DECOMPOSERS)}")
-    return _DECOMPOSERS[batch.family](batch, device, choice, physics)
-
 
 def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, device: GpuSpec) -> Tiling:
     r"""Blocks of products with a given tile.
@@ -129,7 +97,6 @@ def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, d
     )
 
 
-@decomposer("gemm")
 def _gemm(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Tiles as observed or by cost; single products are cut along k where too few tiles would fill the device."""
     products = Products(*(batch[name].astype(float) for name in ("m", "n", "k", "batch")))
@@ -174,7 +141,6 @@ def _library_tiles(
     return tile_m, tile_n
 
 
-@decomposer("conv2d")
 def _conv2d(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """The implicit product's tiles: those of ``linear``. A gradient of filters has few, and an inner extent of all
     pixels, along which libraries cut it until the device is full (cuDNN, ``CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0`` and
@@ -191,7 +157,6 @@ def _conv2d(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Ph
     return replace(whole, batch=groups * parts, depth=k / parts, parts=parts)
 
 
-@decomposer("attention")
 def _attention(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Blocks of 128 queries (64 with heads wider than 64) that walk over the keys: FlashAttention-2's outer loop over
     queries (Dao 2023, section 3.2); the sizes are an assumption.
@@ -202,7 +167,6 @@ def _attention(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics:
     return product_tiling(Products(queries, width, batch["kv_len"].astype(float), heads), rows, width, device)
 
 
-@decomposer("grouped_gemm")
 def _grouped_gemm(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Whole tiles for each group: ``ceil(largest / tile_m)`` down the fullest, and the rest of the tokens spread
     evenly over the other groups that have rows. Exact where tokens are spread evenly, else an approximation, since
@@ -226,7 +190,6 @@ POINTWISE_THREADS = 128
 """Threads of a block of PyTorch's vectorised kernel, each of which takes four elements (cited: ``CUDALoops.cuh``)."""
 
 
-@decomposer("elementwise", "memory", "optimizer")
 def _pointwise(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Blocks of ``POINTWISE_THREADS`` with four elements each."""
     elements = np.maximum(batch["elements"].astype(float), 1.0)
@@ -253,7 +216,6 @@ REDUCING_THREADS, LEAST_VALUES, MOST_VALUES = 512, 16, 256
 is shared out over blocks (cited: PyTorch, ``Reduce.cuh``)."""
 
 
-@decomposer("row_reduction")
 def _rows(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """PyTorch's kernels: softmax of up to 1024 columns has a warp for one or two rows and four warps a block; longer
     rows a block of up to 1024 threads; normalisations a block of 128 threads a row; sums and their like share a long
@@ -295,3 +257,25 @@ def row_parts(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
 
 def _keeps_rows_whole(op: str) -> bool:
     return any(part in op for part in WHOLE_ROWS)
+
+
+_DECOMPOSERS: dict[str, Callable[[KernelBatch, GpuSpec, TileChoice, Physics], Tiling]] = {
+    "gemm": _gemm,
+    "conv2d": _conv2d,
+    "attention": _attention,
+    "grouped_gemm": _grouped_gemm,
+    **dict.fromkeys(("elementwise", "memory", "optimizer"), _pointwise),
+    "row_reduction": _rows,
+}
+"""How the kernels of each family are cut into blocks."""
+
+
+def tile(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
+    """Cut every kernel of the batch into blocks.
+
+    Raises:
+        CoverageError: a family without a decomposer.
+    """
+    if batch.family not in _DECOMPOSERS:
+        raise CoverageError(f"no tiling for kernel family '{batch.family}': one of {', '.join(_DECOMPOSERS)}")
+    return _DECOMPOSERS[batch.family](batch, device, choice, physics)
