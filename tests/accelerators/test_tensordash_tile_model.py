@@ -173,8 +173,8 @@ def test_the_contract_is_in_step_with_the_formulas_and_with_what_ships() -> None
     assert (folder / "card.md").read_text(encoding="utf-8") == render_tensordash_card(artifact.manifest)
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
     assert artifact is load_tile_model()
-    with pytest.raises(CoverageError, match="unknown feature 'log2_stepz' of TensorDash"):
-        feature_matrix(Passes.of(simulate_passes(1)), ["log2_stepz"])
+    with pytest.raises(CoverageError, match="unknown feature 'log2_stepz'; did you mean log2_steps"):
+        feature_matrix(Passes.of(simulate_passes(1)), ["log2_stepz"], FORMULAS)
 
 
 def test_models_of_gpu_kernels_are_left_alone() -> None:

@@ -373,7 +373,7 @@ def _overhead_s(s: Situation, execution_s: np.ndarray, manifest: Manifest, physi
 
 def _limiter(s: Situation) -> np.ndarray:
     """The resource with the longest expected time, or power where its limit stretches the kernel."""
-    longest = LIMITERS[np.argmax(np.stack([s.compute_s, s.dram_s, s.l2_s]), axis=0)]
+    longest = LIMITERS[np.argmax(np.stack([s.times.compute_s, s.times.dram_s, s.times.l2_s]), axis=0)]
     return np.where(s.throttle > THROTTLED, "power", longest)
 
 

@@ -14,15 +14,15 @@ cycles and at most T, whatever the model says. A tile takes as many passes as it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
-from neusight.errors import CoverageError, DeviceError, nearest
-from neusight.executors.gpu.features import FeatureContract, load_contract
+from neusight.errors import DeviceError
+from neusight.executors.gpu.features import FeatureContract, feature_matrix, load_contract
 from neusight.executors.gpu.tile_models import Artifact, TrainingSet, load_artifact
 from neusight.executors.gpu.tile_models.protocol import utilisation
 from neusight.executors.tensordash.machine import Columns, Machine, simulated
@@ -196,18 +196,6 @@ FORMULAS: dict[str, Formula] = {
 }
 
 
-def feature_matrix(passes: Passes, names: Sequence[str]) -> np.ndarray:
-    """Features in the order of ``names``, shape (n, len(names)).
-
-    Raises:
-        CoverageError: a name without a formula.
-    """
-    for name in names:
-        if name not in FORMULAS:
-            raise CoverageError(f"unknown feature '{name}' of TensorDash{nearest(name, FORMULAS)}")
-    return np.stack([FORMULAS[name](passes).astype(float) for name in names], axis=1)
-
-
 @lru_cache(maxsize=4)
 def load_tile_model(folder: Path | None = None) -> Artifact:
     """The tile model in a folder, or the one that ships; read once.
@@ -275,7 +263,7 @@ def pass_cycles(model: Artifact, passes: Passes) -> np.ndarray:
     """Expected cycles of single passes, shape (n,), within the law."""
     if not len(passes.taps):
         return np.zeros(0)
-    logits = model.model.logits(feature_matrix(passes, model.manifest.contract.features), prior(passes))
+    logits = model.model.logits(feature_matrix(passes, model.manifest.contract.features, FORMULAS), prior(passes))
     bound = passes.bound_share * passes.length
     return np.clip(bound / utilisation(logits), bound, passes.length)
 
@@ -291,7 +279,7 @@ def training_set(columns: Mapping[str, np.ndarray], contract: FeatureContract) -
     cycles = np.asarray(columns["cycles"], dtype=float)
     error = np.asarray(columns["scatter"]) / np.sqrt(np.asarray(columns["draws"]))
     return TrainingSet(
-        features=feature_matrix(passes, contract.features),
+        features=feature_matrix(passes, contract.features, FORMULAS),
         prior=prior(passes),
         bound_s=passes.bound_share * passes.length,
         # Nothing is launched; the backends take logarithms of it.

@@ -1,6 +1,5 @@
 """Named, dimensionless inputs of the tile models, and the time that physics alone expects."""
 
-from neusight.executors.gpu.features import lawful as _lawful  # noqa: F401 (registers formulas)
 from neusight.executors.gpu.features.formulas import FORMULAS, FeatureContract, feature_matrix, load_contract
 from neusight.executors.gpu.features.situation import Situation, situate
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,39 +14,13 @@ import numpy as np
 
 from neusight.errors import ArtifactError, CoverageError, nearest
 from neusight.executors.gpu.features.convolution import FUSED, IMPLICIT, STEPS, ConvPlan
+from neusight.executors.gpu.features.lawful import LAWFUL_FORMULAS
 from neusight.executors.gpu.features.situation import Situation
 from neusight.kernels import KernelBatch
 from neusight.paths import checkout_dir
 from neusight.quick_dataclasses import dataclass
 
-Formula = Callable[[Situation], np.ndarray]
-FORMULAS: dict[str, Formula] = {}
-"""Every feature by its name."""
-
-
-def formula(function: Formula) -> Formula:
-    """Register a feature under its function's name.
-
-    Raises:
-        CoverageError: the name is taken.
-    """
-    name = function.__name__
-    if name in FORMULAS:
-        raise CoverageError(f"feature '{name}' is defined twice: rename one")
-    FORMULAS[name] = function
-    return function
-
-
-def feature_matrix(situation: Situation, names: Sequence[str]) -> np.ndarray:
-    """Features in the order of ``names``, shape (n, len(names)).
-
-    Raises:
-        CoverageError: a name without a formula.
-    """
-    for name in names:
-        if name not in FORMULAS:
-            raise CoverageError(f"unknown feature '{name}'{nearest(name, FORMULAS)}")
-    return np.stack([FORMULAS[name](situation).astype(float) for name in names], axis=1)
+Formula = Callable[[Any], np.ndarray]
 
 
 def _log2(values: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -59,127 +33,21 @@ def _multiple(batch: KernelBatch, name: str, of: int) -> np.ndarray:
     return batch[name] % of == 0 if name in batch.columns else np.ones(len(batch), dtype=bool)
 
 
-@formula
-def log2_waves(s: Situation) -> np.ndarray:
-    """Blocks an SM."""
-    return _log2(s.tiling.waves, -4, 6)
-
-
-@formula
-def wave_efficiency(s: Situation) -> np.ndarray:
+def _last_round(waves: np.ndarray) -> np.ndarray:
     """Share of the last round of blocks that is filled, over all rounds: waves / ceil(waves)."""
-    return s.tiling.waves / np.ceil(s.tiling.waves)
+    return waves / np.ceil(waves)
 
 
-@formula
-def padding_efficiency(s: Situation) -> np.ndarray:
+def _padding_efficiency(s: Situation) -> np.ndarray:
     """Useful share of the tiles' multiplications."""
     t = s.tiling
     return np.minimum(1.0, s.work.flops / (2.0 * t.tile_count * t.tile_m * t.tile_n * t.depth))
 
 
-@formula
-def log2_depth(s: Situation) -> np.ndarray:
-    """Inner extent of a product."""
-    return _log2(s.tiling.depth * s.tiling.parts, 0, 16)
-
-
-@formula
-def log2_tile_m(s: Situation) -> np.ndarray:
-    """Rows of a tile."""
-    return np.log2(s.tiling.tile_m)
-
-
-@formula
-def log2_tile_n(s: Situation) -> np.ndarray:
-    """Columns of a tile."""
-    return np.log2(s.tiling.tile_n)
-
-
-@formula
-def aligned_m(s: Situation) -> np.ndarray:
-    """Rows are a multiple of four."""
-    return _multiple(s.batch, "m", 4)
-
-
-@formula
-def aligned_n(s: Situation) -> np.ndarray:
-    """Columns are a multiple of four."""
-    return _multiple(s.batch, "n", 4)
-
-
-@formula
-def aligned_k(s: Situation) -> np.ndarray:
-    """The inner extent is a multiple of four."""
-    return _multiple(s.batch, "k", 4)
-
-
-@formula
-def aligned_k_32(s: Situation) -> np.ndarray:
-    """The inner extent is a multiple of 32: no remainder loop."""
-    return _multiple(s.batch, "k", 32)
-
-
-@formula
-def log2_in_channels(s: Situation) -> np.ndarray:
-    """Channels a convolution reduces over, a group."""
-    return _log2(s.batch["in_channels"] / s.batch["groups"], 0, 12)
-
-
-@formula
-def log2_out_channels(s: Situation) -> np.ndarray:
-    """Filters of a convolution, a group."""
-    return _log2(s.batch["out_channels"] / s.batch["groups"], 0, 12)
-
-
-@formula
-def log2_image(s: Situation) -> np.ndarray:
-    """Edge of a convolution's input."""
-    return _log2(np.sqrt(s.batch["height"] * s.batch["width"].astype(float)), 0, 9)
-
-
-@formula
-def winograd_fill(s: Situation) -> np.ndarray:
+def _winograd_fill(s: Situation) -> np.ndarray:
     """Useful share of 4x4 Winograd output tiles."""
     h, w = s.batch["height"], s.batch["width"]
     return h * w / (16.0 * np.ceil(h / 4) * np.ceil(w / 4))
-
-
-@formula
-def log2_images(s: Situation) -> np.ndarray:
-    """Images of a convolution's batch."""
-    return _log2(s.batch["batch"].astype(float), 0, 10)
-
-
-@formula
-def plan_log2_waves(s: Situation) -> np.ndarray:
-    """Blocks an SM of a convolution's products, by the algorithm that is expected."""
-    return _log2(_plan(s).blocks / s.device.sm_count, -3, 6)
-
-
-@formula
-def plan_wave_efficiency(s: Situation) -> np.ndarray:
-    """Share of the last round of those blocks that is filled, over all rounds."""
-    waves = _plan(s).blocks / s.device.sm_count
-    return waves / np.ceil(waves)
-
-
-@formula
-def plan_behind_implicit(s: Situation) -> np.ndarray:
-    """log of the time of an implicit product over that of the fastest algorithm."""
-    return _behind(s, IMPLICIT)
-
-
-@formula
-def plan_behind_fused(s: Situation) -> np.ndarray:
-    """The same of fused Winograd."""
-    return _behind(s, FUSED)
-
-
-@formula
-def plan_behind_steps(s: Situation) -> np.ndarray:
-    """The same of Winograd in three steps."""
-    return _behind(s, STEPS)
 
 
 def _behind(s: Situation, algorithm: int) -> np.ndarray:
@@ -197,6 +65,55 @@ def _plan(s: Situation) -> ConvPlan:
     if s.conv_plan is None:
         raise CoverageError(f"{s.batch.family} kernels have no plan of a convolution: leave out its features")
     return s.conv_plan
+
+
+FORMULAS: dict[str, Formula] = {
+    **LAWFUL_FORMULAS,
+    # Blocks an SM.
+    "log2_waves": lambda s: _log2(s.tiling.waves, -4, 6),
+    "wave_efficiency": lambda s: _last_round(s.tiling.waves),
+    "padding_efficiency": _padding_efficiency,
+    # Inner extent of a product, rows and columns of a tile.
+    "log2_depth": lambda s: _log2(s.tiling.depth * s.tiling.parts, 0, 16),
+    "log2_tile_m": lambda s: np.log2(s.tiling.tile_m),
+    "log2_tile_n": lambda s: np.log2(s.tiling.tile_n),
+    # Extents are multiples of four; of 32, so that there is no remainder loop.
+    "aligned_m": lambda s: _multiple(s.batch, "m", 4),
+    "aligned_n": lambda s: _multiple(s.batch, "n", 4),
+    "aligned_k": lambda s: _multiple(s.batch, "k", 4),
+    "aligned_k_32": lambda s: _multiple(s.batch, "k", 32),
+    # Channels a convolution reduces over and filters, a group; edge of its input; images of its batch.
+    "log2_in_channels": lambda s: _log2(s.batch["in_channels"] / s.batch["groups"], 0, 12),
+    "log2_out_channels": lambda s: _log2(s.batch["out_channels"] / s.batch["groups"], 0, 12),
+    "log2_image": lambda s: _log2(np.sqrt(s.batch["height"] * s.batch["width"].astype(float)), 0, 9),
+    "log2_images": lambda s: _log2(s.batch["batch"].astype(float), 0, 10),
+    "winograd_fill": _winograd_fill,
+    # Blocks an SM of a convolution's products, by the algorithm that is expected.
+    "plan_log2_waves": lambda s: _log2(_plan(s).blocks / s.device.sm_count, -3, 6),
+    "plan_wave_efficiency": lambda s: _last_round(_plan(s).blocks / s.device.sm_count),
+    # log of the time of an algorithm over that of the fastest.
+    "plan_behind_implicit": lambda s: _behind(s, IMPLICIT),
+    "plan_behind_fused": lambda s: _behind(s, FUSED),
+    "plan_behind_steps": lambda s: _behind(s, STEPS),
+}
+"""Every feature by its name."""
+
+
+def feature_matrix(situation: Any, names: Sequence[str], formulas: Mapping[str, Formula] = FORMULAS) -> np.ndarray:
+    """Features in the order of ``names``, shape (n, len(names)).
+
+    Args:
+        situation: kernels as the formulas take them.
+        names: of features.
+        formulas: by name; those of GPU kernels where nothing else is said.
+
+    Raises:
+        CoverageError: a name without a formula.
+    """
+    for name in names:
+        if name not in formulas:
+            raise CoverageError(f"unknown feature '{name}'{nearest(name, formulas)}")
+    return np.stack([formulas[name](situation).astype(float) for name in names], axis=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,26 +85,6 @@ class Situation:
         )
 
     @property
-    def compute_s(self) -> np.ndarray:
-        """Time of the arithmetic [s]."""
-        return self.times.compute_s
-
-    @property
-    def dram_s(self) -> np.ndarray:
-        """Time of the DRAM traffic [s]."""
-        return self.times.dram_s
-
-    @property
-    def l2_s(self) -> np.ndarray:
-        """Time of the L2 traffic [s]."""
-        return self.times.l2_s
-
-    @property
-    def dram_bytes(self) -> np.ndarray:
-        """DRAM traffic [B]."""
-        return self.times.dram_bytes
-
-    @property
     def fixed_overhead_s(self) -> np.ndarray:
         """What comes before and after the work [s]: start, end, further small kernels."""
         return self.times.fixed_overhead_s
