@@ -85,7 +85,7 @@ class Slo:
         if texts := [text for text in (*missed, estimate.diverges) if text]:
             return ", ".join(texts)
         probability = self.probability(estimate)
-        return "" if probability >= confidence else f"holds with a probability of {probability:.0%} alone"
+        return "" if probability >= confidence else f"it holds with a probability of only {probability:.0%}"
 
     def probability(self, estimate: ServingEstimate) -> float:
         """Probability that all bounds hold, 0 where the queue grows: times of one answer are long or short together as
