@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from neusight.devices import load_device
 from neusight.devices.spec import SystolicSpec
@@ -19,6 +19,9 @@ from neusight.learn.physics.solve import CONVERGED, MOST_STEPS
 from neusight.learn.sums import robust_spread
 from neusight.measured import kernel_part, read_table
 from neusight.measured.folder import kernel_files
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EACH = 400
 """Rows of a device, table and family, at most."""
@@ -42,6 +45,8 @@ class ArrayRows(KernelMeasurements):
 
 def read_arrays(options: FitOptions, report: Report | None = None) -> Evidence[ArrayRows]:
     """Programs in a folder of measured rows, a table, device and family each; long tables are sampled."""
+    import pandas as pd
+
     files = kernel_files(options.data, lambda family, gpu: family != "collective", SystolicSpec)
     if not files:
         return Evidence(rows=[], files=[])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from neusight.devices.spec import GpuSpec
 from neusight.kernels import KernelBatch
@@ -122,6 +121,8 @@ def _intervals(judged: Iterable[tuple[LinkRows, FittedLinks]]) -> dict[str, list
 
     Launches by themselves tell of a host; what is not known of it counts beside.
     """
+    import pandas as pd
+
     frames = []
     for part, fitted in judged:
         path = paths_of(part.batch, part.device, part.conditions, fitted.physics)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from neusight.devices.spec import MicrocontrollerSpec
 from neusight.errors import NeusightError
@@ -21,6 +21,9 @@ from neusight.measured.folder import step_files
 from neusight.measured.table import columns_of, filled, read_table
 from neusight.questions import Step
 from neusight.steps.answers import StepAnswers
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ALIKE = ["gpu", "model", "libraries", "overrides"]
 """Columns that repetitions of an inference share."""

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-from scipy.stats import binomtest
 
 from neusight.devices.load import load_device
 from neusight.distributed.factors import shipped_factors
@@ -28,6 +26,9 @@ from neusight.learn.physics.solve import likeliest
 from neusight.learn.sums import students_widening
 from neusight.measured.errors import crps
 from neusight.measured.table import STATISTIC, TRUTH, read_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WORTH = 12.0
 """Numbers that a source counts as, at most: more of them differ in their batch or length alone."""
@@ -185,6 +186,8 @@ def interval_rows(rows: Sequence[EvaluatedRow], spreads: Sequence[float]) -> lis
 
 
 def _interval_figures(off: np.ndarray, spreads: np.ndarray) -> dict[str, float]:
+    from scipy.stats import binomtest
+
     ends = NORMAL_90 * spreads
     inside = np.abs(off) <= ends
     return {

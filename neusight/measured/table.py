@@ -169,7 +169,6 @@ def read_frame(path: Path) -> pd.DataFrame:
     Raises:
         DataError: no such file, an empty or truncated one, or another format.
     """
-    _check_file(path)
     return _csv(path) if path.suffix == ".csv" else _parquet(path)
 
 
@@ -223,6 +222,7 @@ def _parquet(path: Path) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    _check_file(path)
     content = path.read_bytes()
     try:
         frame: pd.DataFrame = pq.read_table(pa.BufferReader(content)).to_pandas()
@@ -237,6 +237,7 @@ def _parquet(path: Path) -> pd.DataFrame:
 def _csv(path: Path) -> pd.DataFrame:
     import pandas as pd
 
+    _check_file(path)
     try:
         return pd.read_csv(path)
     except (ValueError, OSError) as error:

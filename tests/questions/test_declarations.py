@@ -8,7 +8,8 @@ Names that several questions declare, because choices, defaults or bounds differ
 - ``batch`` and ``seq_len`` are sizes of one step in ``Step``, of a load or of a training step elsewhere;
 - ``operands`` of a kernel may take turns, those of a step may not;
 - ``data`` of `sparsity measure` are images to draw, elsewhere files;
-- ``all`` are experiments in one command and optimisations in another.
+- ``all`` are experiments in one command and optimisations in another;
+- ``slo`` of `evaluate` are several levels, elsewhere one.
 """
 
 import ast
@@ -22,6 +23,7 @@ DECLARING = {"option", "text", "texts", "path", "whole", "number", "switch", "re
 DIFFERENT = frozenset(
     {
         "model",
+        "slo",
         "config",
         "decoder",
         "dtype",

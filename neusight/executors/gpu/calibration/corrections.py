@@ -28,7 +28,8 @@ of kernels of A100, H100 and MI300X from 20 and from 100 others)."""
 REACH = 0.6
 """Distance at which kernels say little of each other, in ranges of the inputs in training (fitted: as ``SMOOTH``)."""
 BEYOND = (-1.0, 2.0)
-"""Where inputs beyond the range of training end, in ranges (assumption: that far says as little as any farther)."""
+"""Where inputs beyond the range of training end, in ranges (assumption: that far says as little as any
+farther; calibrated boards with larger kernels would tell)."""
 
 
 @dataclass(frozen=True)
