@@ -53,8 +53,7 @@ class ServingOptions(Assurance, opt.Learned, opt.Drawn, opt.Benched):
             FieldError: one is of the other.
         """
         if searched:
-            why = "is of a load that is given: leave out --slo"
-            self.refuse(("bench_command", "explain", "measurements"), why)
+            self.refuse(("bench_command", "explain", "measurements"), "is of a load that is given: leave out --slo")
         else:
             why = f"belongs to a search: give --slo, such as --slo ttft=1s, without --frontier, {', '.join(_GIVEN)}"
             self.refuse(("recommend", "prefer", "slo_confidence", "must_fit"), why)

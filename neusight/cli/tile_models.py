@@ -58,8 +58,7 @@ def show_model(
 
     name, folders = model.name, {folder.name: folder for folder in artifact_folders(models.tile_models)}
     if name == "physics":
-        _show_constants(models.tile_models, output.form)
-        return
+        return _show_constants(models.tile_models, output.form)
     if name not in folders:
         names = (*folders, "physics")
         raise ArtifactError(f"no tile model '{name}'{nearest(name, names)}: one of {', '.join(names)}")
@@ -71,9 +70,12 @@ def show_model(
 def _show_constants(tile_models: Path | None, form: str) -> None:
     """Show numbers of all laws by origin, and those at their prior with the rows that would move them."""
     from neusight.distributed.factors import shipped_factors
+    from neusight.errors import ArtifactError
     from neusight.laws.fitted import STORES, UNMOVED, shipped
     from neusight.laws.origins import numbers_in_code
 
+    if tile_models and not any((tile_models / kind.file).is_file() for kind in STORES):
+        raise ArtifactError(f"{tile_models} has no fitted constants, such as physics.json: give another folder")
     stores = (*(shipped(kind, tile_models) for kind in STORES), shipped_factors(tile_models))
     rows = [row for numbers in (*(store.constants() for store in stores), numbers_in_code()) for row in numbers]
 
@@ -90,8 +92,7 @@ def _show_constants(tile_models: Path | None, form: str) -> None:
             line(f"- {rows_needed} would move")
             for row in (row for row in unmoved if row["moved_by"] == rows_needed):
                 line(f"  {row['name']} {row['value']:.4g} {row['unit']}".rstrip() + f", keeps {row['kept']:.0%}")
-        line()
-        line("What constants leave unexplained, as standard deviations of log times (of the die, vendor and")
+        line("\nWhat constants leave unexplained, as standard deviations of log times (of the die, vendor and")
         line("source for all kinds together):")
         for store in stores:
             _show_variances(getattr(store, "variances", []))
