@@ -56,25 +56,42 @@ def test_trained_dispatches_counts_functions_of_python(part: Part, kernel: float
     assert trained_dispatches(part, ENGINES["torch-compiled"]) == pytest.approx(compiled)
 
 
-@pytest.mark.parametrize(
-    ("changes", "measured_s"),
-    [
-        ({"engine": "megatron-te"}, 2.48),
-        ({"engine": "megatron-deepspeed", "engine_options": FLASH}, 2.48),
-        ({"engine": "megatron-local"}, 3.18),
-        ({"engine": "megatron-deepspeed"}, 3.18),
-    ],
-)
+SMALL_STEPS = [
+    ({"engine": "megatron-te"}, 2.48),
+    ({"engine": "megatron-deepspeed", "engine_options": FLASH}, 2.48),
+    ({"engine": "megatron-local"}, 3.18),
+    ({"engine": "megatron-deepspeed"}, 3.18),
+]
+NARROW = "components of measured trainers hold their own steps, not those of one that is like them"
+UNKNOWN = "what numbers of unknown trainers have by themselves is as large as the doubt of a host"
+
+
+@pytest.mark.parametrize(("changes", "measured_s"), SMALL_STEPS)
 def test_small_step_takes_what_its_host_takes(predictor: Predictor, changes: dict[str, Any], measured_s: float) -> None:
     timed = step(predictor, **changes)
     estimate = predictor.training(timed.run)
     host_s = max(sum(timed.host.host_s[name][at] for name in ("forward", "backward")) for at in (0, 1))
     assert estimate.latency_s > SMALL["global_batch_size"] / 4 * host_s
     assert estimate.latency_s == pytest.approx(measured_s, rel=1 / 3)
-    if changes["engine"] == "megatron-deepspeed":  # What ran; the others are like it.
-        assert estimate.interval[0] < measured_s < estimate.interval[1]
     assert estimate.errors["host"] > max(estimate.errors[cause] for cause in ("kernel", "device", "links"))
     assert estimate.host_share > 0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "measured_s"),
+    [
+        pytest.param(*SMALL_STEPS[0], marks=pytest.mark.xfail(reason=NARROW, strict=True)),
+        SMALL_STEPS[1],
+        pytest.param(*SMALL_STEPS[2], marks=pytest.mark.xfail(reason=NARROW, strict=True)),
+        pytest.param(*SMALL_STEPS[3], marks=pytest.mark.xfail(reason=UNKNOWN, strict=True)),
+    ],
+)
+def test_small_step_is_within_an_interval_that_is_mostly_of_its_host(
+    predictor: Predictor, changes: dict[str, Any], measured_s: float
+) -> None:
+    estimate = predictor.training(step(predictor, **changes).run)
+    assert estimate.interval[0] < measured_s < estimate.interval[1]
+    assert max(estimate.errors, key=lambda source: estimate.errors[source]) == "host"
 
 
 def test_step_that_waits_for_its_host_gains_nothing_from_a_faster_device(predictor: Predictor) -> None:

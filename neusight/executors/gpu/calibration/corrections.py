@@ -23,10 +23,11 @@ from neusight.quick_dataclasses import dataclass
 WIDTH = 64
 """Most inputs of a tile model (definition)."""
 SMOOTH = 0.6
-"""Share of the variance of kernels' own errors that similar kernels have in common (fitted: with ``REACH``, to scores
-of kernels of A100, H100 and MI300X from 20 and from 100 others)."""
+"""Share of the variance of kernels' own errors that similar kernels have in common (assumption: with ``REACH`` near the
+best of a few on kernels of A100, H100 and MI300X beside 20 and 100 others; boards of other dies would tell)."""
 REACH = 0.6
-"""Distance at which kernels say little of each other, in ranges of the inputs in training (fitted: as ``SMOOTH``)."""
+"""Distance at which kernels say little of each other, in ranges of the inputs in training (assumption: as ``SMOOTH``;
+the same boards would tell)."""
 BEYOND = (-1.0, 2.0)
 """Where inputs beyond the range of training end, in ranges (assumption: that far says as little as any
 farther; calibrated boards with larger kernels would tell)."""
