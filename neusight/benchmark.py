@@ -110,13 +110,15 @@ def _row(name: str, value: float, unit: str, limit: float) -> dict[str, Any]:
 def _cold_s(arguments: Sequence[str], repeats: int, cache: str | None = None, command: str = "predict") -> float:
     """Median wall time of a fresh ``neusight predict``, or another command."""
     environment = os.environ | ({"NEUSIGHT_CACHE": cache} if cache else {})
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        words = [sys.executable, "-m", "neusight", command, *arguments]
-        _printed(words, environment)
-        times.append(time.perf_counter() - started)
-    return median(times)
+    words = [sys.executable, "-m", "neusight", command, *arguments]
+    return median(_timed_s(lambda: _printed(words, environment)) for _ in range(repeats))
+
+
+def _timed_s(run: Callable[[], object]) -> float:
+    """Wall time of one run."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
 
 
 def _config_twice(chosen: list[str], repeats: int) -> tuple[float, float]:
@@ -206,10 +208,8 @@ def _served_s(replicas: int = 1) -> float:
     isl = Lengths(mean=500, shape="lognormal", cv=1.0, longest=8000)
     osl = Lengths(mean=200, shape="lognormal", cv=1.0, longest=2000)
     load = Open(request_rate=60 * replicas, num_prompts=_REQUESTS, isl=isl, osl=osl)
-    started = time.perf_counter()
     routing = Routing(schedulers=replicas, policy="least-loaded")
-    simulate(load, EngineLimits(kv_tokens=400_000), times, routing=routing)
-    return time.perf_counter() - started
+    return _timed_s(lambda: simulate(load, EngineLimits(kv_tokens=400_000), times, routing=routing))
 
 
 def _serving(predictor: Predictor, repeats: int) -> Iterator[dict[str, Any]]:
@@ -221,22 +221,17 @@ def _serving(predictor: Predictor, repeats: int) -> Iterator[dict[str, Any]]:
     def deployment() -> Deployment:
         return predictor.deployment("meta-llama/Llama-3.1-70B", "h100-sxm-80gb", 2304, tp=4, dtype="fp8")
 
-    def timed(do: Callable[[], object]) -> float:
-        started = time.perf_counter()
-        do()
-        return time.perf_counter() - started
-
     replica = deployment().replica
-    price_s = [timed(lambda: replace(replica).tables(PassSizes(8192, 256, 4096))) for _ in range(repeats)]
+    price_s = [_timed_s(lambda: replace(replica).tables(PassSizes(8192, 256, 4096))) for _ in range(repeats)]
     yield _row("serving: pricing the passes of a deployment", median(price_s) * 1e3, "ms", 200.0)
     loads: dict[str, Load] = {"a batch of 16": Static(batch=16, isl=2048, osl=256), "64 clients": closed(64, 2048, 256)}
     for name, load in loads.items():
         serve(deployment(), load)
-        warm_s = median(timed(partial(serve, deployment(), load)) for _ in range(repeats))
+        warm_s = median(_timed_s(partial(serve, deployment(), load)) for _ in range(repeats))
         yield _row(f"warm: serving llama-3.1-70b, {name}", warm_s * 1e3, "ms", 10.0)
     # Clients as in a frontier, 1 to 256, with lengths that differ.
     points = [closed(2 ** (i % 9), 1024 + 8 * i, 256) for i in range(_POINTS)]
-    sweep_s = timed(lambda: [serve(deployment(), load) for load in points])
+    sweep_s = _timed_s(lambda: [serve(deployment(), load) for load in points])
     yield _row(f"warm: a sweep of {_POINTS} loads", sweep_s, "s", 2.0)
 
 
@@ -249,9 +244,7 @@ def _swept_s(predictor: Predictor) -> float:
 
     swept(predictor)
     fresh = Predictor(predictor.kernel_predictor)
-    started = time.perf_counter()
-    swept(fresh)
-    return (time.perf_counter() - started) * 1000 / len(_SWEPT_MODELS)
+    return _timed_s(lambda: swept(fresh)) * 1000 / len(_SWEPT_MODELS)
 
 
 def _trace() -> Iterator[dict[str, Any]]:

@@ -115,6 +115,17 @@ def milliseconds(seconds: float) -> str:
     return f"{decimal(round(seconds * 1e6, 3))} µs"
 
 
+_RARE = 0.01
+"""Probability below which, and above one minus which, no estimate tells more (definition)."""
+
+
+def chance(probability: float) -> str:
+    """A probability for people: ``80%``, ``above 99%``, ``below 1%``."""
+    if _RARE <= probability <= 1.0 - _RARE:
+        return f"{probability:.0%}"
+    return f"above {1.0 - _RARE:.0%}" if probability > 0.5 else f"below {_RARE:.0%}"
+
+
 _SMALL_BYTES = 2**30 / 200
 """Below that two digits of GiB say nothing."""
 

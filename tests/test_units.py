@@ -3,7 +3,7 @@
 import pytest
 
 from neusight.errors import UnitError
-from neusight.units import decimal, milliseconds, parse_image_size, scaled
+from neusight.units import chance, decimal, milliseconds, parse_image_size, scaled
 
 
 @pytest.mark.parametrize(
@@ -52,3 +52,9 @@ def test_parse_image_size_reads_width_and_height(text: int | str, edges: tuple[i
 def test_parse_image_size_refuses_what_is_no_size(text: str) -> None:
     with pytest.raises(UnitError, match="no size of an image"):
         parse_image_size(text)
+
+
+def test_chance_is_never_certain() -> None:
+    assert [chance(p) for p in (0.0, 0.009, 0.01, 0.515, 0.99, 0.991, 1.0)] == [
+        "below 1%", "below 1%", "1%", "52%", "99%", "above 99%", "above 99%",
+    ]  # fmt: skip

@@ -14,6 +14,7 @@ import typer
 
 from neusight.cli import options as opt
 from neusight.cli.commands import Commands
+from neusight.cli.output import Output, busy, figures, line, note
 from neusight.questions import Step
 from neusight.questions.field import path, required, switch, text, whole
 from neusight.questions.parts import Seeded
@@ -126,7 +127,6 @@ def kernels(context: typer.Context, options: CollectKernels) -> None:
 @contextmanager
 def measuring(out: Path) -> Iterator[Callable[[int, int | None, float], None]]:
     """Show a line with the time left; an interruption reports how to continue."""
-    from neusight.cli.output import busy
 
     try:
         with busy("measuring", "at most") as advance:
@@ -139,7 +139,6 @@ def measuring(out: Path) -> Iterator[Callable[[int, int | None, float], None]]:
 
 def show(report: Report, form: str) -> None:
     """Show the report of a collection, and the next command."""
-    from neusight.cli.output import Output, line, note
 
     def human() -> None:
         rate = 60.0 * report.new / report.seconds
@@ -226,7 +225,6 @@ def measure(options: SparsityOptions) -> None:
 
     - `neusight sparsity measure vgg16 --batch 16 --image-size 64 --data digits --updates 20,400 --out vgg16.json`
     """
-    from neusight.cli.output import busy, note
     from neusight.collect.sparsity import measure_course as measured
     from neusight.collect.sparsity import pruning
 
@@ -265,7 +263,6 @@ def show_profile(profile: ProfileOptions) -> None:
 
 
 def _show_profile(profile: SparsityProfile, form: str) -> None:
-    from neusight.cli.output import Output, figures, line
     from neusight.transforms.sparsity import OPERANDS
 
     layers = {**profile.layers, "(all others)" if profile.layers else "(all)": profile.default}

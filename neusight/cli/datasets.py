@@ -12,6 +12,8 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.asked import described
 from neusight.cli.commands import Commands
+from neusight.cli.output import Output, busy, figures, line, note
+from neusight.paths import checkout_dir, data_dir
 from neusight.questions import Step
 from neusight.questions.field import required, text
 from neusight.questions.parts import OnGpu
@@ -24,7 +26,6 @@ app = Commands(help="Measured rows: list, show, verify, import, pack.")
 @app.command("list")
 def list_(output: opt.Formatted) -> None:
     """List measured data that this checkout describes."""
-    from neusight.cli.output import Output, figures
     from neusight.measured.manifest import list_descriptions
 
     rows = [
@@ -58,11 +59,9 @@ def show(
 
     - `neusight datasets show neusight-fp32`
     """
-    from neusight.cli.output import Output, line
     from neusight.measured import read_table
     from neusight.measured.manifest import find_description
     from neusight.measured.overview import overview
-    from neusight.paths import checkout_dir
 
     if (path := Path(dataset.name)).suffix in (".csv", ".parquet") or path.exists():
         data = overview(read_table(path))
@@ -74,7 +73,6 @@ def show(
 
 
 def _show_table(data: Mapping[str, Any]) -> None:
-    from neusight.cli.output import figures, line
 
     line(f"{data['file']}: {data['rows']:,} rows; measured: {', '.join(data['quantities'])}")
     for name in ("kinds", "sources", "gpus"):
@@ -94,7 +92,6 @@ def verify(options: MeasuredPaths) -> None:
 
     - `neusight datasets verify $NEUSIGHT_DATA`
     """
-    from neusight.cli.output import Output, busy, line
     from neusight.measured.verify import verify as check
 
     with busy("verifying"):
@@ -127,9 +124,7 @@ def pack(options: PackOptions) -> None:
 
     Example: `neusight datasets pack measured.tar.gz`
     """
-    from neusight.cli.output import Output, figures, note
     from neusight.measured.pack import pack as write
-    from neusight.paths import data_dir
 
     packed = write(options.archive, data_dir())
     rows = [{"name": name, **asdict(file)} for name, file in packed.files]
@@ -158,7 +153,6 @@ def columns(options: ColumnOptions) -> None:
 
     Example: `neusight datasets columns serving`
     """
-    from neusight.cli.output import Output, figures
     from neusight.measured.columns import described_columns
 
     rows = described_columns(options.kind)
@@ -185,7 +179,6 @@ def import_(
 
     Example: `neusight datasets import mine.csv ./mine --gpu l4`
     """
-    from neusight.cli.output import Output, line
     from neusight.measured.overview import import_tables
 
     defaults = {"gpu": options.gpu, "dtype": options.dtype, "split": options.split}

@@ -126,6 +126,9 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
             evaluation = evaluate_left_out(files, rows.leave_out, data_dir(), choice, advance, **more)
         else:
             evaluation = compared(files, predictor, choice, advance, needed=needed, **options.keywords)
+    for level in rows.slo:
+        if not any((table["quantity"] == level).any() for table in evaluation.tables):
+            note(f"warning: --slo {level} is compared with no row: none measured all times that it limits")
     data: dict[str, Any] = {
         "summary": summarise(evaluation.columns(options.by), options.by),
         "decisions": decisions(evaluation.tables, *([options.pairs, 1] if options.pairs else ())),

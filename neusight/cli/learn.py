@@ -12,8 +12,8 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, busy, figures, line, note, tasks
-from neusight.errors import shown
-from neusight.paths import data_dir, writable
+from neusight.errors import DataError, shown
+from neusight.paths import calibrations_dir, data_dir, writable
 from neusight.questions.field import FieldError, path, switch, text, whole
 from neusight.questions.parts import OnGpu, Seeded
 from neusight.questions.question import like
@@ -231,11 +231,9 @@ def calibrate_(context: typer.Context, options: CalibrateOptions) -> None:
         missing = "--gpu" if not options.gpu else "--data"
         raise typer.BadParameter("is missing: neusight calibrate --gpu ID --data DATA", param_hint=missing)
     from neusight.devices import gpu_of
-    from neusight.errors import DataError
     from neusight.executors.gpu.predictor import KernelPredictor
     from neusight.learn.calibration import fit_calibration, read_rows
     from neusight.measured.folder import kernel_files
-    from neusight.paths import calibrations_dir
 
     device = gpu_of(_measured_gpu(options.gpu, _devices_of(kernel_files(data))))
     rows, sha256 = read_rows(data, device.id)

@@ -11,8 +11,8 @@ import typer
 
 from neusight.cli import options as opt
 from neusight.cli.asked import ONE_QUESTION, Asked, leave_out
-from neusight.cli.output import busy, note
-from neusight.paths import user_path
+from neusight.cli.output import Output, busy, line, note, table
+from neusight.paths import calibrations_dir, user_path
 from neusight.questions import Serving
 from neusight.questions.field import required, whole
 from neusight.questions.parts import LOAD
@@ -78,7 +78,6 @@ def observe(asked: Annotated[Asked[Serving], NO_PART, ONE_QUESTION], options: Lo
     """
     from neusight.api import as_device
     from neusight.learn.observe import observe as fitted
-    from neusight.paths import calibrations_dir
     from neusight.serving.logs import read_log
 
     question = asked.questions[0]
@@ -88,8 +87,8 @@ def observe(asked: Annotated[Asked[Serving], NO_PART, ONE_QUESTION], options: Lo
     question.check_device()
     question.refuse(("replicas",), "is of one server: give the log of one replica")
     device = as_device(opt.named_gpu(question.gpu), question.overrides)
-    for line in question.without_effect():
-        note(f"warning: {line}")
+    for text in question.without_effect():
+        note(f"warning: {text}")
     predictor = options.load()
     usual = min(_LONGEST, question.decoder().max_len or _LONGEST)
     longest = question.max_model_len or options.longest or usual
@@ -113,7 +112,6 @@ def _with_observed(predictor: Predictor, device: DeviceSpec, observed: Observed)
 
 
 def _show(log: ServerLog, observed: Observed, path: Path, form: str) -> None:
-    from neusight.cli.output import Output
 
     rows = [
         {"constant": name, "before": observed.before[name], "after": observed.after[name]} for name in observed.before
@@ -127,7 +125,6 @@ def _show(log: ServerLog, observed: Observed, path: Path, form: str) -> None:
 
 
 def _lines(summary: dict[str, Any]) -> None:
-    from neusight.cli.output import line, table
     from neusight.units import milliseconds
 
     line(f"{summary['log']}: {summary['windows']} stretches of {summary['engine']}")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import typer
 
 from neusight.cli.asked import Asked, CommandOptions, from_line
+from neusight.cli.output import line, note
 from neusight.cli.points import Point, QuestionOnDevice
 from neusight.errors import shown
-from neusight.paths import writable
+from neusight.paths import calibrations_dir, writable
 from neusight.questions import parts
 from neusight.questions.field import number, path, required, switch, text, whole
 from neusight.quick_dataclasses import dataclass
@@ -86,7 +87,6 @@ class Benched(Explained):
     def show_below(self, points: Iterable[Point[Any]]) -> None:
         """Print the doubts of the points that have an answer, and the commands that measure them."""
         from neusight.check.bench import bench_command
-        from neusight.cli.output import line
 
         super().show_below(points)
         for point in points if self.bench_command else ():
@@ -115,7 +115,6 @@ class Models(WithTileModels):
     def load(self, gpus: Iterable[str | DeviceSpec] = ()) -> Predictor:
         """The predictor; warns if a calibration is given that belongs to none of ``gpus``."""
         from neusight.api import as_device
-        from neusight.cli.output import note
 
         predictor = load_predictor(self.tile_models, self.calibration)
         corrections = predictor.kernel_predictor.corrections
@@ -305,7 +304,6 @@ def named_gpu(name: str, brought: Mapping[str, DeviceSpec] | None = None) -> str
     Raises:
         DeviceError: no device has this name, or several have.
     """
-    from neusight.cli.output import note
     from neusight.devices.load import find_device
 
     if brought and name in brought:
@@ -356,7 +354,6 @@ def listed_devices(prices: Path | None = None) -> list[DeviceSpec]:
 
 def note_prices(devices: Sequence[DeviceSpec]) -> None:
     """Report devices without a price, and prices of several lists, on stderr."""
-    from neusight.cli.output import note
     from neusight.devices import price_notes
 
     for remark in price_notes(devices):
@@ -382,7 +379,6 @@ def check_steps(steps: Sequence[Step]) -> None:
 def load_predictor(tile_models: Path | None, calibration: str) -> Predictor:
     """Load tile models, and calibrations: of a file or folder, none with ``none``, with '' those of the user."""
     from neusight.api import Predictor
-    from neusight.paths import calibrations_dir
 
     chosen = None if calibration == "none" else Path(calibration or calibrations_dir())
     return Predictor.load(tile_models, chosen)
@@ -390,7 +386,6 @@ def load_predictor(tile_models: Path | None, calibration: str) -> Predictor:
 
 def note_corrections(predictor: Predictor, gpus: Iterable[str]) -> None:
     """Report on stderr each GPU (by id) whose estimates are corrected by measurements of that GPU."""
-    from neusight.cli.output import note
 
     corrections = predictor.kernel_predictor.corrections
     for gpu in dict.fromkeys(gpus):

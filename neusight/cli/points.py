@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import typer
 
-from neusight.cli.output import Advance, Output, Rows, note
+from neusight.cli.output import Advance, Output, Rows, headline, note
 from neusight.errors import NeusightError
 from neusight.quick_dataclasses import dataclass
 
@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
 
 Answer = TypeVar("Answer")
+_BY_VALUE = ("model", "gpu", "dtype")
+"""Options whose values are names by themselves."""
+_COMPARED = 12
+"""Number of estimates up to which each is compared with every other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,28 @@ def differing(points: Sequence[Point[Answer]], names: Iterable[str]) -> list[str
     return [name for name in names if len({str(point.options.get(name)) for point in points}) > 1]
 
 
+def name_of(point: Point[Any], names: Iterable[str]) -> str:
+    """The point by its values of some options in words."""
+    values = point.options | {"gpu": point.call.id}
+    words = (str(values[n]) if n in _BY_VALUE else f"{n.replace('_', ' ')} {values[n]}" for n in names)
+    return ", ".join(words)
+
+
+def _few_answers(points: Sequence[Point[Answer]]) -> dict[str, Answer]:
+    """Estimates by the options in which their points differ; {} unless they are several, a few, and all differ."""
+    answered = [(point, point.estimate) for point in points if point.estimate]
+    names = differing(points, points[0].options)
+    named = {name_of(point, names): estimate for point, estimate in answered}
+    return named if 1 < len(answered) <= _COMPARED and len(named) == len(answered) else {}
+
+
+def _chances(estimate: Any, named: Mapping[str, Any]) -> dict[str, float]:
+    """Probability that an estimate is faster than each of the others, by their names."""
+    from neusight.what_if.gain import faster_probability
+
+    return {name: faster_probability(estimate, other) for name, other in named.items() if other is not estimate}
+
+
 def show(
     points: Sequence[Point[Any]],
     form: str,
@@ -97,6 +123,7 @@ def show(
     rows: Rows,
     full: Callable[[Any], None],
     table: Callable[[Sequence[Point[Any]]], None],
+    counts: Callable[[Any], bool] | None = None,
 ) -> None:
     """Show one estimate in full, or a table of several, and report the reasons of missing ones on stderr.
 
@@ -107,22 +134,31 @@ def show(
         data: an estimate as JSON.
         rows: rows of CSV.
         full, table: print one estimate, and those of all points.
+        counts: function that says whether an estimate counts in a comparison of throughputs; None for no comparison.
 
     Raises:
         Exit: with 1, where no point has an estimate.
     """
     estimates = [point.estimate for point in points if point.estimate]
+    named = _few_answers(points) if counts else {}
+
+    def record(e: Any) -> dict[str, Any]:
+        return data(e) | ({"faster_probability": _chances(e, named)} if named else {})
+
     for text in dict.fromkeys(text for estimate in estimates for text in estimate.warnings):
         note(f"warning: {text}")
 
     def human() -> None:
         if estimates and len(points) > 1:
+            from neusight.what_if.gain import ranking
+
             table(points)
+            headline(ranking({name: e for name, e in named.items() if counts and counts(e)}))
         elif estimates:
             full(estimates[0])
 
     values = [
-        {"gpu": point.call.id} | (data(point.estimate) if point.estimate else point.options | {"error": point.error})
+        {"gpu": point.call.id} | (record(point.estimate) if point.estimate else point.options | {"error": point.error})
         for point in points
     ]
     Output(form).data(values if many else values[0], rows, human)

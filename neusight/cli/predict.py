@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked
-from neusight.cli.output import bar, busy, figures, headline, line, note, paragraph
-from neusight.cli.points import Point, answers, show
+from neusight.cli.output import bar, busy, figures, headline, line, paragraph
+from neusight.cli.points import Point, answers, differing, show
 from neusight.defaults import words_of
 from neusight.questions import Step, Training
 from neusight.questions.field import text
@@ -28,8 +28,6 @@ _SMALL_ERROR = 0.005
 """Errors below this share of the latency are not shown."""
 _NOTHING = 1e-6
 """Share of the latency below which a phase is rounding."""
-_GUESS = 2 / 3
-"""Probability below which it is no more than a guess which device is faster: 2 to 1 (definition)."""
 _SIDE = ("gpu", "latency_s", "low_s", "high_s", "samples_per_s", "limiter")
 """Figures of several estimates side by side."""
 
@@ -80,7 +78,8 @@ def predict(asked: Asked[Step], models: opt.Learned, output: EstimateForm) -> No
     calls = opt.on_devices(asked)
     predictor = models.load([call.device for call in calls if call.device])
     with busy(f"predicting {steps[0].model}") as advance:
-        points = list(answers(calls, opt.asker(predictor), many=len(calls) > 1, advance=advance))
+        answered = list(answers(calls, opt.asker(predictor), many=len(calls) > 1, advance=advance))
+    points = [replace(point, options=asked.options_of(point.call.question)) for point in answered]
     show_estimates(points, output, asked)
     output.show_below(points)
 
@@ -95,16 +94,28 @@ def show_estimates(points: Sequence[Point[Estimate]], output: EstimateForm, aske
     """Show one estimate in full, several side by side. JSON has everything, CSV the rows that ``by`` chooses."""
     from neusight.estimates.report import report
 
+    def fits(e: Estimate) -> bool:
+        return e.fit.fits_with(output.must_fit)
+
     estimates = [point.estimate for point in points if point.estimate]
-    names = [name for name, values in asked.axes.items() if name not in ("model", "gpu") and len(values) > 1]
-    for e in (e for e in estimates if e.fits and not e.fit.fits_with(output.must_fit)):
-        note(f"warning: {e.model} {e.fit.words} on {e.gpu}, which is less than --must-fit {output.must_fit:g}")
+    names = [name for name in differing(points, points[0].options) if name not in ("model", "gpu")]
     show(
-        points, output.form, asked.many, full=partial(_full, by=output.by),
-        data=lambda e: report(e) | {"fits": e.fit.fits_with(output.must_fit)} | _faster(e, estimates),
+        [replace(p, estimate=p.estimate and _warned(p.estimate, output.must_fit)) for p in points],
+        output.form, asked.many, full=partial(_full, by=output.by), counts=fits,
+        data=lambda e: report(e) | {"fits": fits(e)},
         rows=[{"model": e.model, "gpu": e.gpu, **row} for e in estimates for row in _rows(e, output.by)],
-        table=partial(_side_by_side, names=names, must_fit=output.must_fit),
+        table=partial(_side_by_side, names=names, fits=fits),
     )  # fmt: skip
+
+
+def _warned(e: Estimate, must_fit: float) -> Estimate:
+    """The estimate, which warns that its memory is enough with less than a demanded probability."""
+    from neusight.estimates.build import memory_warning
+
+    if not e.fits or e.fit.fits_with(must_fit):
+        return e
+    others = [text for text in e.warnings if text != memory_warning(e)]
+    return replace(e, warnings=(*others, f"{e.fit} on {e.gpu}, which is less than --must-fit {must_fit:g}"))
 
 
 def _rows(estimate: Estimate, by: str) -> list[dict[str, Any]]:
@@ -210,30 +221,7 @@ def _origin(e: Estimate) -> None:
     paragraph("based on", *texts, f"neusight {e.provenance.neusight}")
 
 
-def _faster(e: Estimate, estimates: Sequence[Estimate]) -> dict[str, dict[str, float]]:
-    """Probability that a device is faster than each of the others; {} unless estimates are of several devices, one of
-    each.
-    """
-    from neusight.what_if.gain import faster_probability
-
-    others = {other.gpu: other for other in estimates if other.gpu != e.gpu}
-    if not others or len(others) + 1 < len(estimates):
-        return {}
-    return {"faster_probability": {gpu: faster_probability(e, other) for gpu, other in others.items()}}
-
-
-def _ranking(estimates: Sequence[Estimate]) -> str:
-    """How probable it is that each device is faster than the next one, in words; "" as ``_faster``."""
-    texts = []
-    for first, second in pairwise(sorted(estimates, key=lambda e: e.latency_s)):
-        for chances in _faster(first, estimates).values():
-            chance = chances[second.gpu]
-            guess = ", no more than a guess" if chance < _GUESS else ""
-            texts.append(f"{first.gpu} faster than {second.gpu}: {min(chance, 0.99):.0%}{guess}")
-    return "; ".join(texts)
-
-
-def _side_by_side(points: Sequence[Point[Estimate]], names: Sequence[str], must_fit: float) -> None:
+def _side_by_side(points: Sequence[Point[Estimate]], names: Sequence[str], fits: Callable[[Estimate], bool]) -> None:
     """Show several estimates, with the options in which they differ."""
     from neusight.estimates.report import columns
 
@@ -245,10 +233,8 @@ def _side_by_side(points: Sequence[Point[Estimate]], names: Sequence[str], must_
     paragraph("step", first.unit)
     rows = []
     for step, e in answers:
-        fits = "yes" if e.fit.fits_with(must_fit) else "NO"
-        row = {**columns(e, _SIDE), "bar": bar(e.latency_s / slowest, 6), "fits": fits}
+        row = {**columns(e, _SIDE), "bar": bar(e.latency_s / slowest, 6), "fits": "yes" if fits(e) else "NO"}
         rows.append(row | {name: getattr(step, name) for name in names})
     interval = ">90 % interval = {low_s} - {high_s} | = bar"
     speed = f">latency = latency_s | {interval} | >samples/s = samples_per_s:decimal"
     figures(" | ".join(["gpu", *names, speed, "limited by = limiter", "fits"]), rows)
-    headline(_ranking([e for _, e in answers if e.fit.fits_with(must_fit)]))

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from neusight.cli.output import Output, headline, line, paragraph, table
-from neusight.cli.points import Point, differing, show
+from neusight.cli.points import Point, differing, name_of, show
 from neusight.errors import DataError
 from neusight.measured.feedback import fillable_rows
 from neusight.questions.question import plain_number
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
-from neusight.units import decimal, milliseconds
+from neusight.units import chance, decimal, milliseconds
 
 _NAMES = {"ttft_s": "to first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole answer"}
 _PARTS = 5
@@ -114,7 +114,7 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, ...]]:
     if e.preempted:
         yield "preempted", f"{e.preempted} times the cache was full, and a request was computed again"
     if e.slo_probability is not None:
-        yield "level", f"holds with a probability of {e.slo_probability:.0%}"
+        yield "level", f"holds with a probability of {chance(e.slo_probability)}"
     yield "assumed", ", ".join(f"{name} {text.partition(',')[0]}" for name, text in e.assumed.items())
     yield "given", e.given.get("words", "")
     yield "OVERLOAD", e.diverges
@@ -167,7 +167,7 @@ def _prices(estimates: Sequence[ServingEstimate]) -> None:
 def _figures(e: ServingEstimate, best: bool) -> dict[str, str]:
     """Figures of a row by the heads of their columns."""
     user = e.output_tokens_per_s_per_user
-    level = {} if e.slo_probability is None else {">holds": f"{e.slo_probability:.0%}"}
+    level = {} if e.slo_probability is None else {">holds": chance(e.slo_probability)}
     return {
         ">TTFT": _time(e.ttft_s.mean),
         ">TPOT": _time(e.tpot_s.mean),
@@ -220,7 +220,7 @@ def _show_meeting(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> N
     replicas = f", {e.replicas} replicas" if e.replicas > 1 else ""
     headline(f"{e.devices} x {best.gpu}, {_plan(best)}{replicas}, for {_load(e)}")
     hourly = "" if best.usd_per_hour is None else f"{decimal(best.usd_per_hour)} USD/h, "
-    headline(f"cost {hourly}{_cost(e)}; holds with a probability of {best.probability:.0%}")
+    headline(f"cost {hourly}{_cost(e)}; holds with a probability of {chance(best.probability)}")
     line()
     one_load = len({(e.load.get("request_rate"), e.load.get("concurrency")) for _, e in held}) == 1
     rows = [_choice_figures(choice, e, one_load) for choice, e in held[:_CHOICES]]
@@ -250,7 +250,7 @@ def _choice_figures(choice: Choice, e: ServingEstimate, one_load: bool) -> dict[
         **{"gpu": choice.gpu, "deployed as": _plan(choice), ">GPUs": str(e.devices)},
         **{">TTFT": _time(e.ttft_s.mean), ">TPOT": _time(e.tpot_s.mean)},
         **(cost if one_load else load),
-        ">holds": f"{choice.probability:.0%}",
+        ">holds": chance(choice.probability),
     }
 
 
@@ -288,5 +288,4 @@ def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:
 
 def _series(point: Point[ServingEstimate], points: Sequence[Point[ServingEstimate]]) -> str:
     names = differing(points, [name for name in point.options if name not in _LOADS])
-    words = [str(point.options[n]) if n in ("model", "gpu", "dtype") else f"{n} {point.options[n]}" for n in names]
-    return ", ".join(words) or str(point.options["gpu"])
+    return name_of(point, names or ["gpu"])

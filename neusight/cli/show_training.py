@@ -52,6 +52,7 @@ def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool
     show(
         points, form, many, data=lambda e: {**e.to_dict(), "run": run_of(e, whole)},
         rows=[_row(point) for point in points], full=lambda e: _full(e, whole), table=_table,
+        counts=lambda e: e.fits,
     )  # fmt: skip
 
 

@@ -166,15 +166,16 @@ def wait_row(wait: Wait) -> KernelEstimate:
 
 def warnings_of(estimate: Estimate, graph_warnings: tuple[str, ...] = ()) -> Estimate:
     """The estimate with the warnings that follow from its figures, after those of its graph."""
-    texts = (_memory(estimate), _fallback(estimate), _transferred(estimate), _domain(estimate), _hypothetical(estimate))
-    return replace(estimate, warnings=(*graph_warnings, *(text for text in texts if text)))
+    texts = (text(estimate) for text in (memory_warning, _fallback, _transferred, _domain, _hypothetical))
+    return replace(estimate, warnings=(*graph_warnings, *filter(None, texts)))
 
 
-def _memory(estimate: Estimate) -> str:
-    fit = estimate.memory.fit
+def memory_warning(e: Estimate) -> str:
+    """The sentence that warns of too little memory, or of hardly enough; "" where there is room."""
+    fit = e.memory.fit
     if not fit.fits:
-        return f"{fit} on {estimate.gpu}; the latency is that of a card with enough memory"
-    return f"tight fit: {fit} on {estimate.gpu}" if fit.needed_bytes > _TIGHT * fit.usable_bytes else ""
+        return f"{fit} on {e.gpu}; the latency is that of a card with enough memory"
+    return f"tight fit: {fit} on {e.gpu}" if fit.needed_bytes > _TIGHT * fit.usable_bytes else ""
 
 
 def _fallback(estimate: Estimate) -> str:

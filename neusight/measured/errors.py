@@ -117,8 +117,7 @@ def compare_peers(lines: pd.DataFrame, peers: pd.DataFrame, by: Sequence[str]) -
     found = []
     for values, part in both.groupby(["peer", *by], sort=False, observed=True, dropna=False):
         theirs = figures(part.assign(predicted=part["theirs"], low=np.nan, high=np.nan))
-        mine = figures(part)
-        errors = {f"{of}{name}": each[name] for of, each in (("", mine), ("their_", theirs))
+        errors = {f"{of}{name}": each[name] for of, each in (("", figures(part)), ("their_", theirs))
                   for name in ("median", "mean", "bias")}  # fmt: skip
         ahead = "ours" if errors["median"] < errors["their_median"] else "theirs"
         found.append({**dict(zip(("peer", *by), values, strict=True)), "rows": len(part), **errors, "ahead": ahead})

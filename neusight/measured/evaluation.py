@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from neusight.api import Predictor
 
 _FIGURES_OF_ROWS = ("kind", "quantity", *FIGURES, "ape", "inside", "suspect")
-_CHANCES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
-"""Ends of the intervals of predicted probabilities that share a value of the column ``chance``."""
+_CHANCES = {5: "0-5%", 20: "5-20%", 40: "20-40%", 60: "40-60%", 80: "60-80%", 95: "80-95%", 100: "95-100%"}
+"""Intervals of predicted probabilities, values of the column ``chance``, by their upper ends [%]."""
 _ROWS = 32
 """Rows that a process answers before it takes others."""
 _asked: list[Callable[..., Compared]] = []
@@ -193,6 +193,7 @@ def lines_of(file: str, table: MeasuredTable, answers: Sequence[pd.DataFrame]) -
     for quantity, (predicted, low, high) in zip(quantities, figures, strict=True):
         columns = {"predicted": predicted, "low": low, "high": high, "measured": frame[quantity]}
         part = frame.drop(columns=table.quantities).assign(file=file, kind=kinds, quantity=quantity, **columns)
-        chance = pd.cut(part["predicted"].where(is_truth(part["quantity"])), _CHANCES, include_lowest=True)
+        percent = 100.0 * part["predicted"].where(is_truth(part["quantity"]))
+        chance = pd.cut(percent, [0, *_CHANCES], labels=[*_CHANCES.values()], include_lowest=True)
         parts.append(part.assign(chance=chance)[part["measured"].notna()])
     return pd.concat(parts, ignore_index=True)

@@ -26,7 +26,7 @@ from neusight.questions.serving import LOADS
 from neusight.serving import Choice, Demand, Setup, Slo
 from neusight.serving import figures as served
 from neusight.steps import StepQuestion
-from neusight.units import decimal, gib, milliseconds
+from neusight.units import chance, decimal, gib, milliseconds
 from neusight.what_if import Gain, Rung, WhatIf, known
 from neusight.what_if.figures import ladder
 
@@ -242,8 +242,8 @@ def _choices(choices: list[Choice], tab: Tab) -> None:
     else:
         cost = "" if best.usd_per_hour is None else f" at {decimal(best.usd_per_hour)} USD an hour"
         load = f"{served.load_size(e)} {'requests/s' if 'request_rate' in e.load else 'clients'}"
-        where = f"{best.described}{cost}"
-        ui.label(f"{where} holds the level for {load}, with a probability of {best.probability:.0%}").classes("answer")
+        holds = f"holds the level for {load}, with a probability of {chance(best.probability)}"
+        ui.label(f"{best.described}{cost} {holds}").classes("answer")
         show_copyable("Launch one replica", e.launch)
 
 

@@ -16,7 +16,7 @@ from neusight.laws.doubts import spread
 from neusight.laws.fitted import with_sources
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.quick_dataclasses import dataclass
-from neusight.units import gib
+from neusight.units import chance, gib
 
 _NORMAL = NormalDist()
 KEPT, LIBRARIES = 0.024, 0.18
@@ -135,8 +135,8 @@ class MemoryFit:
         """``fits``, ``probably fits (80 %)``, ``probably does not fit (20 % that it does)`` or ``does not fit``."""
         likely = self.probability
         if self.fits:
-            return "fits" if likely >= _LIKELY else f"probably fits ({likely:.0%})"
-        return "does not fit" if likely <= 1.0 - _LIKELY else f"probably does not fit ({likely:.0%} that it does)"
+            return "fits" if likely >= _LIKELY else f"probably fits ({chance(likely)})"
+        return "does not fit" if likely <= 1.0 - _LIKELY else f"probably does not fit ({chance(likely)} that it does)"
 
     def __str__(self) -> str:
         """The fit in one sentence."""

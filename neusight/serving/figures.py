@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from neusight.estimates.figures import CAPACITY, GIB, ROOM, device_names
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
 from neusight.figures.palette import MEMORY, PART
-from neusight.units import gib
+from neusight.units import chance, gib
 
 if TYPE_CHECKING:
     from neusight.serving.estimate import Metric, ServingEstimate
@@ -67,7 +67,7 @@ def costs(choices: Sequence[Choice]) -> Chart:
     priced = bool(held) and all(choice.usd_per_hour is not None for choice, _ in held)
     amounts = [choice.usd_per_hour or 0.0 if priced else float(e.devices) for choice, e in held]
     bars = (
-        Bar(lane=lane, start=0.0, end=amount, series="holds", label=f"{choice.probability:.0%}")
+        Bar(lane=lane, start=0.0, end=amount, series="holds", label=chance(choice.probability))
         for lane, ((choice, _), amount) in enumerate(zip(held, amounts, strict=True))
     )
     return Chart(

@@ -13,7 +13,7 @@ from neusight.errors import LoadError, UnitError, nearest, shown
 from neusight.executors.costs import NORMAL_90
 from neusight.laws.doubts import Doubts, spread, weighed
 from neusight.serving.estimate import LATENCIES, ServingEstimate
-from neusight.units import decimal, milliseconds, parse
+from neusight.units import chance, decimal, milliseconds, parse
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _POINTS = 4096
@@ -85,7 +85,7 @@ class Slo:
         if texts := [text for text in (*missed, estimate.diverges) if text]:
             return ", ".join(texts)
         probability = self.probability(estimate)
-        return "" if probability >= confidence else f"it holds with a probability of only {probability:.0%}"
+        return "" if probability >= confidence else f"it holds with a probability of only {chance(probability)}"
 
     def probability(self, estimate: ServingEstimate) -> float:
         """Probability that all bounds hold, 0 where the queue grows: times of one answer are long or short together as

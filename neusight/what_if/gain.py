@@ -6,7 +6,9 @@ after. So a gain is more certain than either time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import exp, hypot, log
 from statistics import NormalDist
 from typing import Any
@@ -18,6 +20,7 @@ from neusight.executors.costs import NORMAL_90
 from neusight.laws.doubts import Doubts, spread, weighed
 from neusight.questions.what_if import MetricName
 from neusight.serving.estimate import ServingEstimate
+from neusight.units import chance
 
 Answer = Estimate | TrainingEstimate | ServingEstimate
 
@@ -39,6 +42,8 @@ class Unexplained:
         return hypot(self.effect * log(ratio), self.floor)
 
 
+GUESS = 2 / 3
+"""Probability below which it is no more than a guess which of two answers is faster: 2 to 1 (definition)."""
 OF_TIME = Unexplained(effect=0.274, floor=0.151)
 OF_MEMORY = Unexplained(effect=0.183, floor=0.0976)
 """Fitted as ``neusight fit gains`` does, to at most 20 pairs of each set that public projects measured, so that nine of
@@ -103,12 +108,23 @@ def figure(answer: Answer, metric: MetricName) -> float:
 
 
 def faster_probability(first: Answer, second: Answer) -> float:
-    """Probability that the first of two answers takes less time, as far as their doubts are not one and the same.
+    """Probability that the first of two answers has the larger throughput, as far as their doubts are not one and the
+    same.
 
-    Unlike gains, it is of the same work: no error of an optimisation adds to the doubts of both.
+    Unlike gains, it is of what is compared as it is: no error of an optimisation adds to the doubts of both.
     """
-    width = spread(ratio_doubts(first, second, "time"))
-    return NormalDist().cdf(log(second.latency_s / first.latency_s) / width) if width else 0.5
+    width = spread(ratio_doubts(first, second, "throughput"))
+    return NormalDist().cdf(log(figure(first, "throughput") / figure(second, "throughput")) / width) if width else 0.5
+
+
+def ranking(answers: Mapping[str, Answer]) -> str:
+    """How probable it is that each of several named answers is faster than the next one, in words."""
+    texts = []
+    for first, second in pairwise(sorted(answers, key=lambda name: -figure(answers[name], "throughput"))):
+        probability = faster_probability(answers[first], answers[second])
+        guess = ", no more than a guess" if probability < GUESS else ""
+        texts.append(f"{first} faster than {second}: {chance(probability)}{guess}")
+    return "; ".join(texts)
 
 
 def ratio_doubts(before: Answer, after: Answer, metric: MetricName) -> Doubts:

@@ -70,16 +70,17 @@ TRANSFORMS: dict[str, Transform] = {}
 """All registered optimisations by name; see ``known``."""
 
 
-def transform(
-    name: str, *, group: str, source: str, accuracy: str = "", effort: str = "one line", aliases: tuple[str, ...] = ()
-) -> Callable[[Callable[[Q], Q]], Transform]:
-    """Decorator of the function that applies an optimisation; its docstring's first line is the summary."""
+def transform(name: str, **described: Any) -> Callable[[Callable[[Q], Q]], Transform]:
+    """Decorator of the function that applies an optimisation; its docstring's first line is the summary.
+
+    Args:
+        name: name by which it is requested.
+        described: other attributes of ``Transform``, ``group`` and ``source`` among them.
+    """
 
     def register(function: Callable[[Q], Q]) -> Transform:
         summary = " ".join((function.__doc__ or "").partition("\n\n")[0].split())
-        made = Transform(
-            name=name, group=group, summary=summary, source=source, accuracy=accuracy, effort=effort, aliases=aliases
-        )
+        made = Transform(name=name, summary=summary, **described)
         made.also(function)
         TRANSFORMS[name] = made
         return made
@@ -155,6 +156,17 @@ def applicable(question: Question, names: Sequence[str] = ()) -> tuple[list[str]
         except NeusightError as error:
             refused[name] = str(error)
     return able, refused
+
+
+_OTHERWISE = {"training": "the step has no backward pass", "inference": "the step trains"}
+
+
+def check_mode(step: StepQuestion, mode: str) -> None:
+    """Raises:
+    InapplicableError: the step is of another mode.
+    """
+    if step.request.mode != mode:
+        raise InapplicableError(f"{_OTHERWISE[mode]}: this is of {mode}")
 
 
 def _kind_of(function: Callable[..., Any]) -> type:

@@ -62,10 +62,23 @@ def test_predict_tells_which_device_is_how_probably_faster() -> None:
     assert answers["a100-sxm-80gb"]["t4"] > 0.95
     for one, chances in answers.items():
         assert all(chance + answers[other][one] == pytest.approx(1.0) for other, chance in chances.items())
-    assert "a100-sxm-80gb faster than l4: 99%" in " ".join(run(*devices).stdout.split())
+    assert "a100-sxm-80gb faster than l4: above 99%" in " ".join(run(*devices).stdout.split())
     guess = run("predict", "gpt2", "--gpu", "a100-sxm-80gb,a100-pcie-80gb").stdout
     assert "no more than a guess" in " ".join(guess.split())
-    assert "faster than" not in run("predict", "gpt2", "--gpu", "l4", "--batch", "1,2").stdout
+
+
+@pytest.mark.parametrize(
+    ("compared", "batch"),
+    [
+        (("predict", "gpt2", "--gpu", "l4", "--seq-len", "16", "--batch", "2,16"), "batch {}"),
+        (("training", "gpt2-large", "--gpu", "h100-sxm-80gb", "-b", "2,16"), "global batch size {}"),
+    ],
+)
+def test_lists_of_any_option_tell_which_value_is_how_probably_faster(compared: tuple[str, ...], batch: str) -> None:
+    few, many = map(batch.format, (2, 16))
+    assert f"{many} faster than {few}: above 99%" in " ".join(run(*compared).stdout.split())
+    first, _ = as_json(*compared)
+    assert first["faster_probability"][many] < 0.01
 
 
 def test_predict_counts_what_fits_with_the_probability_that_is_asked_for() -> None:
@@ -76,6 +89,7 @@ def test_predict_counts_what_fits_with_the_probability_that_is_asked_for() -> No
     result = run(*step, "--must-fit", 0.99, "--format", "json")
     assert '"fits": false' in result.stdout
     assert "less than --must-fit 0.99" in result.stderr
+    assert result.stderr.count("warning: ") == 1
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,9 @@ def test_evaluate_scores_service_levels_where_all_their_times_are_measured(
     assert both["said"] > 90
     assert never["brier"] == pytest.approx(0.0)
     parts = summarise(answer.columns(["chance"]), ["chance"])
-    assert [(part["rows"], part["true"]) for part in parts if "true" in part] == [(3, 0.0), (2, 50.0)]
+    assert [(part["chance"], part["rows"], part["true"]) for part in parts if "true" in part] == [
+        ("0-5%", 3, 0.0), ("95-100%", 2, 50.0)
+    ]  # fmt: skip
 
 
 def test_decisions_are_regretted_by_what_is_lost() -> None:

@@ -8,17 +8,9 @@ from neusight.transforms.narrowed import in_int8, with_sparse_weights
 from neusight.transforms.passes import Pass
 from neusight.what_if.catalogue.launching import with_launch
 from neusight.what_if.questions import StepQuestion
-from neusight.what_if.transforms import transform
+from neusight.what_if.transforms import check_mode, transform
 
 _FUSED_ENCODERS = "NVIDIA, guide to its fused BERT encoders (2019 to 2023)"
-
-
-def _forward(step: StepQuestion) -> None:
-    """Raises:
-    InapplicableError: the step trains.
-    """
-    if step.request.mode != "inference":
-        raise InapplicableError("the step trains: this is of inference")
 
 
 @transform(
@@ -27,7 +19,7 @@ def _forward(step: StepQuestion) -> None:
 )  # fmt: skip
 def inference_compiler(step: StepQuestion) -> StepQuestion:
     """Products of one operand are one, what follows a product runs in its kernel, and compiled code launches all."""
-    _forward(step)
+    check_mode(step, "inference")
     return step.asking(engine=with_launch(step.request.engine, "static"))
 
 
@@ -37,7 +29,7 @@ def inference_compiler(step: StepQuestion) -> StepQuestion:
 )  # fmt: skip
 def fused_layers(step: StepQuestion) -> StepQuestion:
     """Layers by a library's few kernels: one product for query, key and value, addition and norm in one."""
-    _forward(step)
+    check_mode(step, "inference")
     return step.changed_by(Pass(part="layers", order=3, change=as_library_layers))
 
 
@@ -47,7 +39,7 @@ def fused_layers(step: StepQuestion) -> StepQuestion:
 )  # fmt: skip
 def fused_search(step: StepQuestion) -> StepQuestion:
     """Tokens are chosen by one kernel that reads the logits once, and beams by index, without copies of caches."""
-    _forward(step)
+    check_mode(step, "inference")
     return step.changed_by(Pass(part="search", order=2, change=with_search_of_one_kernel))
 
 
@@ -66,7 +58,7 @@ def padding_dropped(step: StepQuestion) -> StepQuestion:
 
 
 def _integers(step: StepQuestion, *, wide: bool) -> StepQuestion:
-    _forward(step)
+    check_mode(step, "inference")
     step.device.gemm_flops_per_s("int8")
     return step.changed_by(Pass(part="dtype of products", order=1, change=in_int8, arguments=(wide,)))
 
@@ -95,7 +87,7 @@ def int8_static_wide(step: StepQuestion) -> StepQuestion:
 )  # fmt: skip
 def two_of_four(step: StepQuestion) -> StepQuestion:
     """Two of four weights of products that compute bounds are zero, and matrix units skip them."""
-    _forward(step)
+    check_mode(step, "inference")
     if not step.device.facts.sparse_products:
         raise InapplicableError(f"matrix units of {step.device.id} skip no zeros")
     return step.changed_by(Pass(part="zeros of weights", order=2, change=with_sparse_weights))

@@ -24,6 +24,7 @@ _TORCHAO = "PyTorch, torchao quantization README"
 _BITSANDBYTES = "Dettmers et al. 2022, LLM.int8(); bitsandbytes, Linear8bitLt"
 _QLORA = "Dettmers et al. 2023, QLoRA, section 3; bitsandbytes, Linear4bit"
 _CLIPPED, _CLOSE, _SOME = "outliers are clipped", "about 1 % of a benchmark's score", "some tenths of perplexity"
+_BITS = "the worse the fewer"
 _WEIGHTS = {
     "fp8-weights": ("fp8", "Weights and activations of large products in float8.", "vLLM, FP8 W8A8", _CLOSE),
     "int4-int8": ("w4a8", "Weights in int4, activations in int8.", _TORCHAO, _SOME),
@@ -41,7 +42,7 @@ _WEIGHTS = {
             f"uint{bits}",
             f"Weights in {bits} bits, unpacked for each product.",
             _TORCHAO,
-            "the worse the fewer",
+            _BITS,
         )
         for bits in range(1, 8)
     },

@@ -12,7 +12,7 @@ from neusight.transforms import kept
 from neusight.transforms.checkpointed import checkpoint_blocks
 from neusight.transforms.passes import LATE, Change, Pass
 from neusight.transforms.tempo import tempo
-from neusight.what_if.transforms import transform
+from neusight.what_if.transforms import check_mode, transform
 
 
 def _recompute(run: TrainingRun, how: str) -> TrainingRun:
@@ -22,8 +22,7 @@ def _recompute(run: TrainingRun, how: str) -> TrainingRun:
 
 
 def _change_saved(step: StepQuestion, change: Change, *arguments: float) -> StepQuestion:
-    if step.request.mode != "training":
-        raise InapplicableError("inference keeps nothing for a backward pass")
+    check_mode(step, "training")
     return step.changed_by(Pass(part="saved", order=LATE, change=change, arguments=arguments))
 
 
@@ -118,7 +117,5 @@ def gradient_accumulation(step: StepQuestion) -> StepQuestion:
     """Samples one by one, whose gradients are summed before the optimizer's step."""
     batch = step.request.batch
     if step.request.mode != "training" or step.setting.plan or batch == 1:
-        raise InapplicableError(
-            "no batch of several samples on one device is asked for that could be split: give --batch"
-        )
+        raise InapplicableError("there is no batch of several samples on one device to split: give --batch")
     return step.asking(batch=1).under(plan=Plan(micro_batch_size=1, global_batch_size=batch))

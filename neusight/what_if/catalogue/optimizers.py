@@ -56,7 +56,7 @@ def _in_place_of_adam(name: str, optimizer: str, summary: str, **card: str) -> N
         return replace(run, optimizer=optimizer, decoder=decoder)
 
     of_step.__doc__ = summary
-    transform(name, group="optimizer", **card)(of_step).also(of_run)  # type: ignore[arg-type]
+    transform(name, group="optimizer", **card)(of_step).also(of_run)
 
 
 _in_place_of_adam(

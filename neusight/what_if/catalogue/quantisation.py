@@ -9,7 +9,7 @@ from neusight.transforms.passes import Change, Pass
 from neusight.transforms.quantised import quantise
 from neusight.transforms.trained import int8_products, sparse_products
 from neusight.what_if.questions import StepQuestion
-from neusight.what_if.transforms import transform
+from neusight.what_if.transforms import check_mode, transform
 
 _TORCHAO = "PyTorch, torchao.quantization"
 
@@ -20,8 +20,7 @@ def _in(step: StepQuestion, name: str) -> StepQuestion:
     """
     if stored_bytes(step.precision.activations) != 2:
         raise InapplicableError(f"{name} is of a step in 16 bits, not in {step.precision}: --dtype bfloat16")
-    if step.request.mode != "inference":
-        raise InapplicableError("quantised weights take no gradients: this is of inference")
+    check_mode(step, "inference")
     if (scheme := scheme_named(name)).activations and not scheme.simulated:
         step.device.gemm_flops_per_s(scheme.activations)
     return step.changed_by(Pass(part="quantised weights", change=quantise, arguments=(name,)))
@@ -86,8 +85,7 @@ def int4_dynamic(step: StepQuestion) -> StepQuestion:
 
 
 def _of_training(step: StepQuestion, part: str, change: Change) -> StepQuestion:
-    if step.request.mode != "training":
-        raise InapplicableError("the step has no backward pass: this is of training")
+    check_mode(step, "training")
     return step.changed_by(Pass(part=part, order=2, change=change))
 
 

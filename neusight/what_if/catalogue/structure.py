@@ -14,7 +14,7 @@ from neusight.transforms.layers import joined_products
 from neusight.transforms.passes import EARLY, Pass
 from neusight.transforms.scanned import with_scanned_gradients
 from neusight.transforms.windows import with_window
-from neusight.what_if.transforms import transform
+from neusight.what_if.transforms import check_mode, transform
 
 RANK_SHARE = 0.25
 """Rank of factors over the shorter side of a weight (Wang et al. 2021, section 4)."""
@@ -42,8 +42,7 @@ def factors_of_runs(run: TrainingRun) -> TrainingRun:
 @transform("joined-products", group="structure", source="Jia et al. 2019, MetaFlow, section 4", aliases=("metaflow",))
 def products_of_one_operand(step: StepQuestion) -> StepQuestion:
     """Products and convolutions of one operand are one, whose weights lie side by side."""
-    if step.request.mode != "inference":
-        raise InapplicableError("the step trains: this is of inference")
+    check_mode(step, "inference")
     change = Pass(part="products of one operand", order=EARLY, change=joined_products, arguments=((Gemm, Conv2d),))
     return step.changed_by(change)
 
@@ -63,6 +62,5 @@ def sliding_window(step: StepQuestion) -> StepQuestion:
 )  # fmt: skip
 def scanned_backward(step: StepQuestion) -> StepQuestion:
     """Gradients of a recurrent layer's steps as a scan: products of Jacobians, level by level."""
-    if step.request.mode != "training":
-        raise InapplicableError("inference has no backward pass")
+    check_mode(step, "training")
     return step.changed_by(Pass(part="recurrent layers", order=EARLY, change=with_scanned_gradients))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from neusight.errors import InapplicableError
 from neusight.steps.questions import StepQuestion
 from neusight.transforms.passes import EARLY, Pass
 from neusight.transforms.tables import SKEW, as_trains, on_host, with_hot_rows
-from neusight.what_if.transforms import transform
+from neusight.what_if.transforms import check_mode, transform
 
 HOT_BYTES = 512 * 2**20
 """Size of the hot rows on a device (Adnan et al. 2021, FAE; from memory)."""
@@ -50,8 +49,7 @@ def hot_rows(step: StepQuestion) -> StepQuestion:
 )  # fmt: skip
 def stale_rows_skipped(step: StepQuestion) -> StepQuestion:
     """As hot-rows, and half of the hot rows that a step reads have no gradient, as they hardly change any more."""
-    if step.request.mode != "training":
-        raise InapplicableError("inference updates no rows")
+    check_mode(step, "training")
     arguments = (HOT_BYTES, _skew(step), UPDATED)
     return step.changed_by(Pass(part="tables", order=EARLY, change=with_hot_rows, arguments=arguments))
 
