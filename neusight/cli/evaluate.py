@@ -60,9 +60,10 @@ class MeasuredRows(opt.Limited, opt.OfSplit, OnGpu, Seeded):
 
     source: str = text("Rows of this source. Default: all.", opt.CHOICE, metavar="NAME")
     leave_out: str = text(
-        "Predict each row as if its device, and all boards of its die, generation or vendor, had never been measured: "
-        "constants are fitted again without them ($NEUSIGHT_DATA), and what tile models learned there does not count.",
-        opt.CHOICE, choices=("die", "device", "generation", "vendor"),
+        "Predict each row as if its device, and all boards of its die, generation or vendor, had never been measured, "
+        "or its source no served model: constants (without a source those of engines) are fitted again without them "
+        "($NEUSIGHT_DATA), and what tile models learned there does not count.",
+        opt.CHOICE, choices=("die", "device", "generation", "vendor", "source"),
     )  # fmt: skip
     slo: tuple[str, ...] = texts(
         "Compare whether a service level held, such as ttft=2s,tpot=50ms, where a row measured all its times, with the "

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.cli.output import line, table
-from neusight.executors.costs import NORMAL_90
-from neusight.laws.doubts import OWN
+from neusight.laws.doubts import NORMAL_90, OWN
 from neusight.laws.link_kinds import NETWORK
 
 _FILE = Path(__file__).with_name("doubts.toml")

@@ -16,10 +16,10 @@ from neusight.distributed.step import PASS, TimedStep
 from neusight.distributed.training_run import TrainingRun
 from neusight.estimates.core import EstimateCore, core, largest, summed
 from neusight.estimates.energy import BoardEnergy, board_energy
-from neusight.executors.costs import NORMAL_90, cause_of
+from neusight.executors.costs import cause_of
 from neusight.kernels.describe import describe
 from neusight.kernels.work import work_of
-from neusight.laws.doubts import Doubts, common, own_key, spread, weighed
+from neusight.laws.doubts import NORMAL_90, Doubts, common, own_key, spread, weighed
 from neusight.laws.fitted import with_sources
 from neusight.plans.fits import verdict
 from neusight.plans.margins import MemoryFit

@@ -53,7 +53,6 @@ class Factors(FittedConstants[StepPhysics]):
     """
 
     file: ClassVar[str] = "training.json"
-    command: ClassVar[str] = "neusight fit training"
     prior: ClassVar[StepPhysics] = StepPhysics()
 
     spread: float

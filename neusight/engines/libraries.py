@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from neusight.devices.architectures import is_between
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
-from neusight.engines.limits import release_of
+from neusight.engines.limits import release_of, tables_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.schemes import Quantisation, scheme_named
 
-_FILE = Path(__file__).with_name("libraries.toml")
+_rules = partial(tables_of, "libraries.toml")
 
 
 def variant_of(engine: Engine, device: DeviceSpec, batch: KernelBatch) -> str:
@@ -114,8 +112,3 @@ def _operands(batch: KernelBatch) -> str:
         return ""
     scaling = str(batch["scaling"][0])
     return scaling if scaling == "group" else str(batch["weight_dtype"][0]) or scaling or "16 bit"
-
-
-@cache
-def _rules() -> dict[str, list[dict[str, Any]]]:
-    return tomllib.loads(_FILE.read_text(encoding="utf-8"))

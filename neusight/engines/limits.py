@@ -16,7 +16,6 @@ from neusight.quick_dataclasses import dataclass
 if TYPE_CHECKING:
     from neusight.devices.spec import DeviceSpec
 
-_FILE = Path(__file__).with_name("defaults.toml")
 _CONDITIONS = ("from", "vendor", "device", "least_bytes", "least_ranks", "least_stages", "large_passes", "speculates")
 _MIB = 1 << 20
 """Bytes of a MiB (definition)."""
@@ -64,7 +63,7 @@ def defaults_of(engine: str, version: str, site: Site | None = None) -> dict[str
         ModelError: a version that is no number.
     """
     release, fields = release_of(engine, version), dict[str, Any]()
-    for table in _tables().get(engine, ()):
+    for table in tables_of("defaults.toml").get(engine, ()):
         if release >= release_of(engine, table.get("from", "0.0")) and _is_for(table, site):
             fields |= {name: value for name, value in table.items() if name not in ("source", *_CONDITIONS)}
     kept_mib, shared = fields.pop("kept_mib", {}), fields.pop("shared_by_groups", ())
@@ -101,5 +100,6 @@ def _is_for(table: Mapping[str, Any], site: Site | None) -> bool:
 
 
 @cache
-def _tables() -> Mapping[str, list[dict[str, Any]]]:
-    return tomllib.loads(_FILE.read_text(encoding="utf-8"))
+def tables_of(file: str) -> Mapping[str, list[dict[str, Any]]]:
+    """Tables of a file beside this module."""
+    return tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))

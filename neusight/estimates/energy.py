@@ -7,8 +7,8 @@ from dataclasses import fields
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
-from neusight.executors.costs import NORMAL_90
 from neusight.laws.board_power import board_j, energy_interval_j, idle_w
+from neusight.laws.doubts import NORMAL_90
 from neusight.laws.fitted import shipped_boards
 from neusight.quick_dataclasses import dataclass
 

@@ -23,8 +23,7 @@ from neusight.estimates.records import (
     union,
 )
 from neusight.estimates.report import headline, html
-from neusight.executors.costs import NORMAL_90
-from neusight.laws.doubts import spread, weighed
+from neusight.laws.doubts import NORMAL_90, spread, weighed
 from neusight.laws.fitted import with_sources
 from neusight.plans.margins import MemoryFit
 from neusight.quick_dataclasses import dataclass

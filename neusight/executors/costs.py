@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,13 +11,11 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.kernels.columns import ColumnRecord
 from neusight.laws.board_power import EnergyUse, metered
-from neusight.laws.doubts import OWN, common, weighed
+from neusight.laws.doubts import NORMAL_90, OWN, common, weighed
 from neusight.laws.fitted import shipped_boards
 from neusight.laws.power import PowerDemand
 from neusight.quick_dataclasses import dataclass
 
-NORMAL_90 = 1.645
-"""Standard deviations to either side that enclose 90 % of a normal distribution (definition)."""
 LAUNCH = "launch:"
 LAUNCH_SPREAD = 0.25
 """Standard deviation of the logarithm of a launch's time (assumption: hosts of one generation differ by up to half
@@ -136,26 +134,23 @@ class Costs(ColumnRecord):
 
     def slower(self, least_s: np.ndarray) -> Costs:
         """The same kernels with no execution shorter than ``least_s``, their new bound."""
-        bound_s = np.maximum(self.bound_s, least_s)
-        times = {
-            name: np.maximum(getattr(self, name), self.overhead_s + bound_s)
-            for name in ("latency_s", "low_s", "high_s")
-        }
-        share = bound_s / (times["latency_s"] - self.overhead_s)
-        limiter = np.where(self.latency_s < times["latency_s"], "dram", self.limiter)
-        return replace(self, **times, bound_s=bound_s, utilisation=share, limiter=limiter)
+        bounded = replace(self, bound_s=np.maximum(self.bound_s, least_s))
+        longer = bounded._retimed(lambda time_s: np.maximum(time_s, bounded.overhead_s + bounded.bound_s))
+        return replace(longer, limiter=np.where(self.latency_s < longer.latency_s, "dram", self.limiter))
 
     def times(self, factor: np.ndarray | float) -> Costs:
         """The same kernels with executions that take ``factor`` times as long, and none less than its bound; what hangs
         on no clock draws its power for as long.
         """
-        times = {
-            name: self.overhead_s + np.maximum(factor * (getattr(self, name) - self.overhead_s), self.bound_s)
-            for name in ("latency_s", "low_s", "high_s")
-        }
-        longer_s = times["latency_s"] - self.overhead_s
-        energy = None if self.energy is None else self.energy.times(longer_s / self.execution_s)
-        return replace(self, **times, utilisation=self.bound_s / longer_s, energy=energy)
+        launch_s = self.overhead_s
+        longer = self._retimed(lambda time_s: launch_s + np.maximum(factor * (time_s - launch_s), self.bound_s))
+        energy = None if self.energy is None else self.energy.times(longer.execution_s / self.execution_s)
+        return replace(longer, energy=energy)
+
+    def _retimed(self, change: Callable[[np.ndarray], np.ndarray]) -> Costs:
+        """The same kernels with another latency and interval, each changed alike."""
+        times: dict[str, Any] = {name: change(getattr(self, name)) for name in ("latency_s", "low_s", "high_s")}
+        return replace(self, **times, utilisation=self.bound_s / (times["latency_s"] - self.overhead_s))
 
     def at_clock(self, clock: float, share: np.ndarray | float = 0.0) -> Costs:
         """The same kernels with the core at a share of its boost clock, whatever each would run at by itself; what

@@ -12,11 +12,12 @@ from neusight.devices.spec import DeviceSpec, MicrocontrollerSpec
 from neusight.engines import Libraries
 from neusight.errors import DeviceError
 from neusight.executors.base import FittedExecutor, Options
-from neusight.executors.costs import NORMAL_90, Costs, EnergyUse, cause_of
+from neusight.executors.costs import Costs, EnergyUse, cause_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import GEMM_FAMILIES, TINY_S
+from neusight.laws.doubts import NORMAL_90
 from neusight.laws.fitted import FittedMicrocontrollers, shipped
 from neusight.laws.integer_kernels import active_power_w, kernel_cycles
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from neusight.api import Predictor
 from neusight.lab.declare import NOTHING, Contestant, Declaration, LeftOut
-from neusight.lab.left_out import predictor_without, trait_of
+from neusight.lab.left_out import constants_without, trait_of
 from neusight.laws.constants import with_values
 from neusight.measured import SOUGHT, MeasuredTable, compare, files_of, peers_of
 from neusight.measured.compare import Compared, Progress
@@ -101,9 +101,9 @@ def make_shipped(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entra
     """What ships, or the same as if boards of a fold had never been measured."""
     if not turn.held_out or turn.declared is None:
         return of_predictor(changed(Predictor.load(), contestant))
-    names = turn.declared.constants
-    predictor, folder = predictor_without(turn.held_out, lab.data, names, quick=lab.quick, report=lab.report)
-    return of_predictor(changed(predictor, contestant), folder)
+    folder = constants_without(turn.held_out, lab.data, turn.declared.constants, quick=lab.quick, report=lab.report)
+    with tile_models_from(folder):
+        return of_predictor(changed(Predictor.load(), contestant), folder)
 
 
 def _said_by_peer(table: MeasuredTable, progress: Progress | None = None, *, peers: pd.DataFrame) -> Compared:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.executors.costs import NORMAL_90
 from neusight.lab.declare import DeclaredFigure, declared_in
 from neusight.lab.page import SMALL, canvas, legend, save, style
 from neusight.lab.results import Results
+from neusight.laws.doubts import NORMAL_90
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from neusight.api import Predictor
 from neusight.devices import list_devices, load_device
 from neusight.errors import NeusightError
 from neusight.executors.gpu.tile_models.artifact import MANIFEST, file_sha256
@@ -24,7 +23,7 @@ from neusight.learn import Report
 from neusight.learn.evidence import Evidence, FitOptions
 from neusight.learn.fits import FITS
 from neusight.learn.training import CONSTANT_ROWS, CONSTANT_STEPS
-from neusight.paths import cache_dir, read_json, tile_models_dir, tile_models_from
+from neusight.paths import cache_dir, read_json, tile_models_dir
 
 QUICK_ROWS, QUICK_STEPS = 10, 1
 """Rows of a group, and steps of the fit of physics, of a quick run."""
@@ -32,24 +31,14 @@ NAMES = ("physics", "links", "arrays", "microcontrollers", "boards", "engines", 
 """Constants that are fitted again, of ``learn.fits.FITS``."""
 
 
-def predictor_without(
-    boards: Collection[str], data: Path, names: Iterable[str] = (), *, quick: bool = False, report: Report | None = None
-) -> tuple[Predictor, Path]:
-    """What ships as if some boards had never been measured, and the folder that it must answer with
-    (``paths.tile_models_from``); arguments as of ``constants_without``.
-    """
-    folder = constants_without(boards, data, names, quick=quick, report=report)
-    with tile_models_from(folder):
-        return Predictor.load(), folder
-
-
 def constants_without(
     boards: Collection[str], data: Path, names: Iterable[str] = (), *, quick: bool = False, report: Report | None = None
 ) -> Path:
-    """A folder as ``tile_models``, fitted without some boards: from the cache, or made and kept there.
+    """A folder as ``tile_models`` that stands for what ships (``paths.tile_models_from``), fitted without some boards:
+    from the cache, or made and kept there.
 
     Args:
-        boards: ids of devices.
+        boards: ids of devices, or names of sources.
         data: folder of measured rows.
         names: constants that are fitted again, of ``NAMES``; default all.
         quick: fit physics to next to nothing.
@@ -65,9 +54,9 @@ def fit_options(data: Path, quick: bool) -> FitOptions:
     return FitOptions(data=data, each=each, steps=steps, again=True)
 
 
-def is_fitted_without(boards: Collection[str], data: Path) -> bool:
+def is_fitted_without(boards: Collection[str], data: Path, names: Iterable[str] = ()) -> bool:
     """Whether the cache has all that ``constants_without`` would fit."""
-    return all(folder.is_dir() for folder in _fits_without(boards, data).values())
+    return all(folder.is_dir() for folder in _fits_without(boards, data, names).values())
 
 
 def _fits_without(
@@ -123,8 +112,8 @@ def _fit_again(name: str, options: FitOptions, boards: Collection[str], folder: 
     """Put constants that are fitted without boards into a folder, none where the boards taught them nothing."""
     file = f"{name}.json"
     shipped = read_json(tile_models_dir() / file)
-    taught_by = {gpu for one in shipped.get("engines", {"": shipped}).values() for gpu in one["gpus"]}
-    if taught_by.intersection(boards):
+    fits = shipped.get("engines", {"": shipped}).values()
+    if any({*fit["gpus"], *fit.get("sources", ())}.intersection(boards) for fit in fits):
         FITS[name].without(_evidence(name, options), boards, options, shipped).save(folder / file)
 
 

@@ -19,6 +19,8 @@ from neusight.quick_dataclasses import dataclass
 
 Doubts = Mapping[str, float]
 """Signed standard deviations of a log error by key."""
+NORMAL_90 = 1.645
+"""Standard deviations to either side that enclose 90 % of a normal distribution (definition)."""
 OWN = "own:"
 """Begin of the keys of errors that a kernel shares with none but itself."""
 COMMON = 0.2

@@ -25,7 +25,6 @@ from neusight.quick_dataclasses import dataclass
 
 PROTOCOL = 1
 """Version of the files (definition)."""
-FILE = "physics.json"
 UNMOVED = 0.6
 """Of the width of its prior, what a constant keeps at least that no data move (definition)."""
 _LISTED = ("errors", "covariance", "variances")
@@ -46,7 +45,6 @@ class FittedConstants(Generic[P]):
     """
 
     file: ClassVar[str]
-    command: ClassVar[str]
     prior: ClassVar[Any]
 
     values: dict[str, float]
@@ -58,6 +56,11 @@ class FittedConstants(Generic[P]):
     skipped: dict[str, int] = field(default_factory=dict)
     protocol: int = PROTOCOL
 
+    @classmethod
+    def command(cls) -> str:
+        """Command that fits these constants."""
+        return f"neusight fit {Path(cls.file).stem}"
+
     @cached_property
     def physics(self) -> P:
         """The prior's constants with the fitted values.
@@ -67,7 +70,7 @@ class FittedConstants(Generic[P]):
         """
         if foreign := self.values.keys() - priors(self.prior).keys():
             raise ArtifactError(
-                f"{self.file} has a constant {min(foreign)!r} that this version lacks: run {self.command}"
+                f"{self.file} has a constant {min(foreign)!r} that this version lacks: run {self.command()}"
             )
         constants: P = with_values(self.prior, self.values)
         return constants
@@ -110,13 +113,13 @@ class FittedConstants(Generic[P]):
         try:
             content = read_json(path)
         except (OSError, ValueError) as error:
-            raise ArtifactError(f"cannot read the fitted constants {path}: {error}; run {cls.command}") from None
+            raise ArtifactError(f"cannot read the fitted constants {path}: {error}; run {cls.command()}") from None
         if not isinstance(content, Mapping) or content.get("protocol") != PROTOCOL:
-            raise ArtifactError(f"{path} has another protocol than {PROTOCOL}: run {cls.command}")
+            raise ArtifactError(f"{path} has another protocol than {PROTOCOL}: run {cls.command()}")
         try:
             return cls(**content)
         except TypeError as error:
-            raise ArtifactError(f"{path} is not as expected ({error}): run {cls.command}") from None
+            raise ArtifactError(f"{path} is not as expected ({error}): run {cls.command()}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +148,7 @@ class FittedToDevices(FittedConstants[P]):
 class FittedPhysics(FittedToDevices[Physics]):
     """What ``neusight fit`` found, without the devices ``held_out``."""
 
-    file: ClassVar[str] = FILE
-    command: ClassVar[str] = "neusight fit"
+    file: ClassVar[str] = "physics.json"
     prior: ClassVar[Physics] = physics.PRIOR
 
     held_out: list[str] = field(default_factory=list)
@@ -162,7 +164,6 @@ class FittedLinks(FittedToDevices[LinkPhysics]):
     """
 
     file: ClassVar[str] = "links.json"
-    command: ClassVar[str] = "neusight fit links"
     prior: ClassVar[LinkPhysics] = link_constants.PRIOR
 
     intervals: dict[str, list[float]] = field(default_factory=dict)
@@ -177,7 +178,6 @@ class FittedArrays(FittedConstants[ArrayPhysics]):
     """
 
     file: ClassVar[str] = "arrays.json"
-    command: ClassVar[str] = "neusight fit arrays"
     prior: ClassVar[ArrayPhysics] = array_constants.PRIOR
 
     scatter: dict[str, float]
@@ -191,7 +191,6 @@ class FittedBoards(FittedConstants[BoardPhysics]):
     """
 
     file: ClassVar[str] = "boards.json"
-    command: ClassVar[str] = "neusight fit boards"
     prior: ClassVar[BoardPhysics] = board_power.PRIOR
 
     spread: float
@@ -209,7 +208,6 @@ class FittedMicrocontrollers(FittedToDevices[IntegerPhysics]):
     """
 
     file: ClassVar[str] = "microcontrollers.json"
-    command: ClassVar[str] = "neusight fit microcontrollers"
     prior: ClassVar[IntegerPhysics] = integer_kernels.PRIOR
 
     errors: list[dict[str, Any]] = field(default_factory=list)
@@ -220,7 +218,6 @@ class FittedSources(FittedConstants[SourceDoubts]):
     """What ``neusight fit sources`` found. ``errors`` are figures of intervals by kind, of ``sources`` left out."""
 
     file: ClassVar[str] = "sources.json"
-    command: ClassVar[str] = "neusight fit sources"
     prior: ClassVar[SourceDoubts] = SourceDoubts()
 
     sources: int

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.tile_models.doubts import ANY, Doubt, Kinship, doubt_of, levels
+from neusight.laws.doubts import NORMAL_90
 from neusight.learn.physics.solve import USUAL_COUNT as ALIKE
 from neusight.learn.sums import students_widening, weighted_quantiles
 from neusight.measured.errors import crps
@@ -123,14 +123,14 @@ def _pools(residuals: Sequence[Residuals], beside: _Pool | None = None) -> dict[
 
 def _mixed(pools: Sequence[_Pool]) -> _Pool | None:
     """Of pools, each of which counts as much; none of none."""
-    if not pools:
-        return None
-    return _Pool(
-        np.concatenate([p.values for p in pools]),
-        np.concatenate([p.weights for p in pools]) / len(pools),
-        min(p.devices for p in pools),
-        sum(p.shared for p in pools) / len(pools),
-    )
+    return _together(pools, [1.0] * len(pools), min(p.devices for p in pools)) if pools else None
+
+
+def _together(pools: Sequence[_Pool], counts: Sequence[float], devices: float) -> _Pool:
+    """Residuals of pools that count as much as ``counts`` say."""
+    shares = np.array(counts) / sum(counts)
+    weights = np.concatenate([share * p.weights for share, p in zip(shares, pools, strict=True)])
+    return _Pool(np.concatenate([p.values for p in pools]), weights, devices, float(shares @ [p.shared for p in pools]))
 
 
 def _pooled(residuals: Sequence[Residuals], beyond: _Pool | None) -> _Pool:
@@ -142,15 +142,10 @@ def _pooled(residuals: Sequence[Residuals], beyond: _Pool | None) -> _Pool:
     counted = np.minimum(whole, 1.0)
     values, weights = _spread_out(residuals, weight * (counted / whole)[number])
     devices, squares = float(counted.sum()), float(counted @ means**2)
+    own = _Pool(values, weights / devices, devices, squares / devices)
     if beyond is None:
-        return _Pool(values, weights / devices, devices, squares / devices)
-    together = devices + ALIKE
-    return _Pool(
-        np.concatenate([values, beyond.values]),
-        np.concatenate([weights, ALIKE * beyond.weights]) / together,
-        max(devices, min(ALIKE, beyond.devices)),
-        (squares + ALIKE * beyond.shared) / together,
-    )
+        return own
+    return _together([own, beyond], [devices, ALIKE], max(devices, min(ALIKE, beyond.devices)))
 
 
 def _spread_out(residuals: Sequence[Residuals], weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -262,10 +262,9 @@ def observe(
 def solve_engines(
     evidence: Evidence[EngineObservation], options: FitOptions, report: Report | None = None
 ) -> EngineFit:
-    """Constants of every era that was observed, those that are left out included."""
-    fitted = fit_eras(evidence.rows)
-    eras = sorted({o.era for o in (*evidence.rows, *evidence.held)})
-    engines = {era: _rounded(constants_for(era, fitted)) for era in (*eras, COMMON)}
+    """Constants of every era that was observed, and those that all have in common."""
+    engines = {era: _rounded(fit) for era, fit in sorted(fit_eras(evidence.rows).items())}
+    eras = sorted(engines.keys() - {COMMON})
     values = {f"{era}: {name}": engines[era].values[name] for era in eras for name in engines[era].values}
     errors = [{"engine": era, "rows": engines[era].rows, "mean": round(100 * engines[era].error, 1)} for era in eras]
     found: dict[str, Any] = {"values": values, "error": engines[COMMON].error, "errors": errors, "engines": engines}
@@ -291,7 +290,7 @@ class EngineFit(FoundConstants):
 
     def save(self, path: Path) -> None:
         """Write as JSON."""
-        names = ("values", "deviations", "rows", "gpus", "error")
+        names = ("values", "deviations", "rows", "gpus", "sources", "error")
         fits = {era: {name: getattr(each, name) for name in names} for era, each in self.engines.items()}
         content = {COMMON: fits.pop(COMMON), "engines": fits, "data": self.data, "skipped": self.skipped}
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -326,7 +325,7 @@ def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, floa
         beyond, _ = _beyond(firsts, first, first_priors, lambda o: np.hypot(share * o.doubt, spread))
         values |= {name: first.values[name] for name in FIRST} | {"first_spread": beyond}
         deviations = deviations | {name: first.deviations[name] for name in FIRST}
-    about = Evidence(rows=observations, files=()).about()
+    about = Evidence(rows=observations, files=()).about() | {"sources": sorted({o.source for o in observations})}
     return FoundConstants(**about, values=values, deviations=deviations, error=fit.error)
 
 
@@ -381,28 +380,13 @@ def fit_eras(observations: Sequence[EngineObservation]) -> dict[str, FoundConsta
     usual = {"first_spread": common.values.get("first_spread", 0.0)}
     pooled = float(np.sqrt(np.mean(np.square(several or [common.values["spread"]]))))
     for era, each in fitted.items():
-        widened = _widened(each, pooled).values | {"doubt_share": 1.0} if era in of_one_die else each.values
-        fitted[era] = replace(each, values=usual | widened)
+        widened = {"spread": max(each.values["spread"], pooled), "doubt_share": 1.0} if era in of_one_die else {}
+        fitted[era] = replace(each, values=usual | each.values | widened)
     return fitted | {COMMON: common}
 
 
 def _engine(era: str) -> str:
     return era.removesuffix(ROCM).split(" before")[0]
-
-
-def _widened(fitted: FoundConstants, spread: float) -> FoundConstants:
-    """The same with a spread of no less."""
-    return replace(fitted, values=fitted.values | {"spread": max(fitted.values["spread"], spread)})
-
-
-def constants_for(era: str, fitted: Mapping[str, FoundConstants]) -> FoundConstants:
-    """Constants of an era; where it was not met, of the same on other GPUs, of another of the same engine, or of all,
-    as uncertain as those are.
-    """
-    if era in fitted:
-        return fitted[era]
-    kin = [era.removesuffix(ROCM), *(name for name in fitted if _engine(name) == _engine(era)), COMMON]
-    return _widened(next(fitted[name] for name in kin if name in fitted), fitted[COMMON].values["spread"])
 
 
 ENGINES = ConstantsFit(read=read_engines, solve=solve_engines)

@@ -97,9 +97,9 @@ class Evidence(Generic[R]):
         data = hashes(self.files)
         return {"gpus": self.gpus, "data": data, "skipped": dict(self.skipped), "rows": len(self.rows)}
 
-    def without(self, gpus: Collection[str]) -> Evidence[R]:
-        """Rows of all other devices."""
-        return self._split(lambda row: row.gpu in gpus)
+    def without(self, names: Collection[str]) -> Evidence[R]:
+        """Rows of all other devices and sources."""
+        return self._split(lambda row: row.gpu in names or getattr(row, "source", "") in names)
 
     def folds(self, trait: str, report: Report | None = None) -> Iterator[tuple[str, Evidence[R]]]:
         """Each value of an attribute of rows, with the rows of all others."""
@@ -178,6 +178,7 @@ class FoundConstants(FittedConstants):
 
     deviations: dict[str, float] = field(default_factory=dict)
     errors: list[dict[str, Any]] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
 
 
 Errors = Iterable[tuple[Mapping[str, Any], Any]]
@@ -256,16 +257,16 @@ class ConstantsFit:
         return self.judged(evidence, self.solve(evidence, options, report), options, report)
 
     def without(
-        self, evidence: Evidence[Any], gpus: Collection[str], options: FitOptions, shipped: Mapping[str, Any]
+        self, evidence: Evidence[Any], names: Collection[str], options: FitOptions, shipped: Mapping[str, Any]
     ) -> Any:
-        """Constants that are fitted again to the rows of other devices than some; ``shipped`` as its file has it.
+        """Constants that are fitted again to the rows of other devices and sources; ``shipped`` as its file has it.
 
         Raises:
             DataError: there are no others.
         """
-        rest = evidence.without(gpus)
+        rest = evidence.without(names)
         if not rest.rows and self.unfitted is None:
-            raise DataError(f"{options.data} has rows of {', '.join(sorted(gpus))} alone: leave fewer devices out")
+            raise DataError(f"{options.data} has rows of {', '.join(sorted(names))} alone: leave fewer out")
         fitted = self._solved(rest, options)
         if self.kept:
             return replace(fitted, **{name: shipped[name] for name in self.kept})

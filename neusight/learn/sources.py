@@ -16,9 +16,8 @@ import numpy as np
 
 from neusight.devices.load import load_device
 from neusight.distributed.factors import shipped_factors
-from neusight.executors.costs import NORMAL_90
 from neusight.laws.constants import priors
-from neusight.laws.doubts import spread
+from neusight.laws.doubts import NORMAL_90, spread
 from neusight.laws.fitted import FittedSources, shipped
 from neusight.laws.source_doubts import ALONE, KINDS, Components, SourceDoubts
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, Report, SolvedFold, grouped, significant

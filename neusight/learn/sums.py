@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import NORMAL_90
 from neusight.learn.evidence import group_weights, significant
 from neusight.learn.physics.solve import Rows, likeliest, solve
 

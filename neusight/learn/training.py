@@ -32,7 +32,6 @@ from neusight.executors.gpu.tile_models.artifact import (
 from neusight.executors.gpu.tile_models.doubts import THROTTLED, Kinship
 from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, device_biases, new_model
 from neusight.kernels.work import work_of
-from neusight.laws.fitted import FILE as PHYSICS_FILE
 from neusight.laws.fitted import FittedPhysics, shipped_physics
 from neusight.laws.physics import Physics
 from neusight.learn import Report
@@ -149,7 +148,7 @@ def train(options: TrainOptions, report: Report | None = None) -> dict[str, Arti
         )  # fmt: skip
         trained[model] = train_model(run, options)
     choice(frozenset()).save(options.out / "tile_choice.json")
-    fitted.save(options.out / PHYSICS_FILE)
+    fitted.save(options.out / FittedPhysics.file)
     shutil.rmtree(options.out / STATE, ignore_errors=True)
     return trained
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError
-from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import NORMAL_90
 from neusight.measured.table import is_quantity, is_truth, read_frame
 
 if TYPE_CHECKING:

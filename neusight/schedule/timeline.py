@@ -11,9 +11,9 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine, Host, Libraries
-from neusight.executors.costs import LAUNCH, LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, cause_of
+from neusight.executors.costs import LAUNCH, LAUNCH_SPREAD, Costs, binding_share, cause_of
 from neusight.executors.pricing import sharing_power
-from neusight.laws.doubts import OWN, common, spread
+from neusight.laws.doubts import NORMAL_90, OWN, common, spread
 from neusight.plans.program import TracedStep
 from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request

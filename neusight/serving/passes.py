@@ -20,13 +20,13 @@ from neusight.engines import Engine
 from neusight.engines.libraries import slowdown, variant_of
 from neusight.engines.server import GROUPS, HOST, Server
 from neusight.errors import ModelError
-from neusight.executors.costs import NORMAL_90, Costs, cause_of
+from neusight.executors.costs import Costs, cause_of
 from neusight.executors.pricing import PartCosts, price
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.precision import stored_bytes
 from neusight.laws.board_power import EnergyUse, board_j, idle_w, stream_energy
-from neusight.laws.doubts import common, own_key, weighed
+from neusight.laws.doubts import NORMAL_90, common, own_key, weighed
 from neusight.laws.fitted import shipped_boards, shipped_physics
 from neusight.laws.routes import Place
 from neusight.plans.placement import Placement

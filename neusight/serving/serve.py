@@ -14,9 +14,8 @@ import numpy as np
 
 from neusight.estimates.core import largest
 from neusight.estimates.energy import BoardEnergy, around
-from neusight.executors.costs import NORMAL_90
 from neusight.kernels.schemes import with_kernels_for
-from neusight.laws.doubts import Doubts, spread, weighed
+from neusight.laws.doubts import NORMAL_90, Doubts, spread, weighed
 from neusight.laws.fitted import with_sources
 from neusight.laws.source_doubts import KINDS
 from neusight.serving.batching import Chunks, PassTimes

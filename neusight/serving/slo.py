@@ -10,8 +10,7 @@ from math import inf, log
 import numpy as np
 
 from neusight.errors import LoadError, UnitError, nearest, shown
-from neusight.executors.costs import NORMAL_90
-from neusight.laws.doubts import Doubts, spread, weighed
+from neusight.laws.doubts import NORMAL_90, Doubts, spread, weighed
 from neusight.serving.estimate import LATENCIES, ServingEstimate
 from neusight.units import chance, decimal, milliseconds, parse
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import NORMAL_90
 from neusight.serving.deployment import Deployment
 from neusight.workloads.decoders.shares import Steps
 

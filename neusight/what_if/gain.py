@@ -16,8 +16,7 @@ from typing import Any
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.estimates import Estimate
 from neusight.estimates.core import MEMORY
-from neusight.executors.costs import NORMAL_90
-from neusight.laws.doubts import Doubts, spread, weighed
+from neusight.laws.doubts import NORMAL_90, Doubts, spread, weighed
 from neusight.questions.what_if import MetricName
 from neusight.serving.estimate import ServingEstimate
 from neusight.units import chance

@@ -9,8 +9,7 @@ import pytest
 from neusight import Predictor
 from neusight.devices import load_device
 from neusight.devices.cluster import cluster_of
-from neusight.executors.costs import NORMAL_90
-from neusight.laws.doubts import spread
+from neusight.laws.doubts import NORMAL_90, spread
 
 DEVICES = ("h100-sxm-80gb", "a100-sxm-80gb", "l4", "rtx-4090", "mi300x")
 MODEL = "llama-2-7b"

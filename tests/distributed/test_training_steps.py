@@ -13,8 +13,7 @@ from neusight.distributed.exchanges import TIED
 from neusight.distributed.step import UPDATE, TimedStep, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, ModelError
-from neusight.executors.costs import NORMAL_90
-from neusight.laws.doubts import spread
+from neusight.laws.doubts import NORMAL_90, spread
 from neusight.questions import Training
 from neusight.workloads.decoders.known import known_decoder
 

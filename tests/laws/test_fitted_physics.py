@@ -12,7 +12,7 @@ import pytest
 from neusight.distributed.factors import shipped_factors
 from neusight.errors import ArtifactError
 from neusight.laws.constants import priors, values
-from neusight.laws.fitted import FILE, STORES, FittedPhysics, shipped, shipped_boards, shipped_physics
+from neusight.laws.fitted import STORES, FittedPhysics, shipped, shipped_boards, shipped_physics
 from neusight.laws.physics import PRIOR
 
 FITTED = FittedPhysics(
@@ -29,8 +29,8 @@ FITTED = FittedPhysics(
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
-    FITTED.save(tmp_path / "deep" / FILE)
-    assert FittedPhysics.load(tmp_path / "deep" / FILE) == FITTED
+    FITTED.save(tmp_path / "deep" / FittedPhysics.file)
+    assert FittedPhysics.load(tmp_path / "deep" / FittedPhysics.file) == FITTED
     assert shipped_physics(tmp_path / "deep") == FITTED
 
 
@@ -69,7 +69,7 @@ def test_a_constant_that_no_law_has_or_that_is_cited_is_named(name: str) -> None
     [({"protocol": 99}, "another protocol"), ({"mood": 1}, "not as expected"), (None, "cannot read"), ([], "protocol")],
 )
 def test_a_file_that_does_not_fit_is_refused_in_a_line(tmp_path: Path, change: Any, said: str) -> None:
-    path = tmp_path / FILE
+    path = tmp_path / FittedPhysics.file
     FITTED.save(path)
     content = {**json.loads(path.read_text()), **change} if isinstance(change, dict) else change
     path.write_text("{" if content is None else json.dumps(content))

@@ -8,7 +8,7 @@ import pytest
 from neusight import Predictor
 from neusight.devices import load_device
 from neusight.estimates.core import core
-from neusight.executors.costs import NORMAL_90
+from neusight.laws.doubts import NORMAL_90
 from neusight.laws.fitted import shipped_boards
 from neusight.serving import Closed, Offline, Open, Static, closed
 from neusight.serving.batching import Chunks

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.tile_models.doubts import doubt_of, levels
+from neusight.laws.doubts import NORMAL_90
 from neusight.learn.doubts import SEEN_SHARE, Residuals, coverage, doubts, doubts_by_kinship
 
 PERCENT = np.linspace(0.005, 0.995, 101)

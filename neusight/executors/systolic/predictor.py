@@ -11,13 +11,14 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec, SystolicSpec
 from neusight.errors import DeviceError
 from neusight.executors.base import FittedExecutor, Options
-from neusight.executors.costs import NORMAL_90, Costs, cause_of
+from neusight.executors.costs import Costs, cause_of
 from neusight.executors.systolic.times import launch_s, tile_counts, times_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import element_bytes, work_of
 from neusight.laws.board_power import EnergyUse, array_energy
 from neusight.laws.bounds import bound_of
+from neusight.laws.doubts import NORMAL_90
 from neusight.laws.fitted import FittedArrays, shipped, shipped_boards
 
 UNKNOWN_SPREAD = 0.2

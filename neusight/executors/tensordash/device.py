@@ -15,7 +15,7 @@ import numpy as np
 from neusight.devices.load import gpu_of
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.executors.base import Options
-from neusight.executors.costs import NORMAL_90, Costs, EnergyUse, cause_of
+from neusight.executors.costs import Costs, EnergyUse, cause_of
 from neusight.executors.tensordash.machine import (
     DRAM_J_PER_BYTE,
     DRAM_SHARE,
@@ -34,6 +34,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.sparsity import DIRECTIONS, MAPPED, has_zeros, with_zeros
 from neusight.kernels.work import by_distinct, conv_output, element_bytes, work_of
 from neusight.laws.bounds import flops_per_s
+from neusight.laws.doubts import NORMAL_90
 
 
 def operand_bytes(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:

@@ -16,11 +16,12 @@ import numpy as np
 
 from neusight.devices.spec import GpuSpec
 from neusight.errors import ArtifactError
-from neusight.executors.costs import NORMAL_90, Costs
+from neusight.executors.costs import Costs
 from neusight.executors.gpu.calibration.corrections import WIDTH, Observations, Points, Posterior, points_of
 from neusight.executors.gpu.features import Situation
 from neusight.executors.gpu.tile_models.artifact import Artifact
 from neusight.kernels.work import by_distinct
+from neusight.laws.doubts import NORMAL_90
 from neusight.paths import calibrations_dir, read_json
 from neusight.quick_dataclasses import dataclass
 
