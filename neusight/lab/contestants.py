@@ -94,7 +94,8 @@ def changed(predictor: Predictor, contestant: Contestant) -> Predictor:
 
 
 def _shrunk(artifact: Artifact, share: float) -> Artifact:
-    return replace(artifact, manifest=replace(artifact.manifest, shrinkage=share, sibling_shrinkage=share))
+    shares = artifact.manifest.shares | {"sibling": share, "stranger": share}
+    return replace(artifact, manifest=replace(artifact.manifest, shares=shares))
 
 
 def make_shipped(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant | None:

@@ -8,7 +8,6 @@ edit of code that a fit cannot reach leaves it as it is.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache, partial
@@ -17,7 +16,7 @@ from typing import Any
 
 from neusight.devices import list_devices, load_device
 from neusight.errors import NeusightError
-from neusight.executors.gpu.tile_models.artifact import MANIFEST, file_sha256
+from neusight.executors.gpu.tile_models.artifact import MANIFEST, file_sha256, load_manifest
 from neusight.lab.cache import code_sha256, kept, key_of
 from neusight.learn import Report
 from neusight.learn.evidence import Evidence, FitOptions
@@ -86,21 +85,12 @@ def _fill(
     shutil.copytree(tile_models_dir(), folder, dirs_exist_ok=True)
     if "physics" in fits:
         for manifest in folder.glob(f"*/{MANIFEST}"):
-            _forget(manifest, boards)
+            load_manifest(manifest.parent).without(boards).write(manifest)
     for name, fit in fits.items():
         if report and not fit.is_dir():
             report(f"{name} without {', '.join(sorted(boards)[:3])}", 0, 1, float("nan"))
         fitted = kept(fit, partial(_fit_again, name, options, boards))
         shutil.copytree(fitted, folder, dirs_exist_ok=True)
-
-
-def _forget(manifest: Path, boards: Collection[str]) -> None:
-    """As ``Artifact.without``, in a file."""
-    content = read_json(manifest)
-    left = [gpu for gpu in content["training_gpus"] if gpu not in boards]
-    bias = {name: value for name, value in content["device_bias"].items() if name.split("/")[0] not in boards}
-    content |= {"training_gpus": left, "device_bias": bias, "silicon": {}, "shrinkage": 0.0}
-    manifest.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 @lru_cache(maxsize=8)

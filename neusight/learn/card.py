@@ -105,14 +105,13 @@ def _worth(manifest: Manifest) -> str:
     if "as_shipped" not in means:
         return ""
     text = _WORTH + (_WORTH_BESIDE if siblings else "")
-    shares = {"strangers": manifest.shrinkage, "siblings": manifest.sibling_shrinkage}
-    return text.format(**means, **shares, boards=", ".join(siblings or ()))
+    return text.format(**means, shares=manifest.shares, boards=", ".join(siblings or ()))
 
 
 _WORTH = (
     "Mean of these: {as_shipped:.1f} % as it ships; {physics:.1f} % by physics alone, {learned:.1f} % with all that "
-    "was learned. On kinds of SM that were not in training {strangers:.0%} of what was learned counts, {siblings:.0%} "
-    "on siblings of GPUs in training, on these all of it."
+    "was learned. On kinds of SM that were not in training {shares[stranger]:.0%} of what was learned counts, "
+    "{shares[sibling]:.0%} on siblings of GPUs in training, on these all of it."
 )
 _WORTH_BESIDE = " With a sibling left in: {sibling:.1f} %, by physics alone {sibling_physics:.1f} % ({boards})."
 _COVERAGE = "{family} | {kinship} | {gpus} | {rows:,} | {inside:.1f} | {width:.2f} | {crps:.3f}"

@@ -16,6 +16,7 @@ import numpy as np
 
 from neusight.executors.gpu.tile_models.doubts import ANY, Doubt, Kinship, doubt_of, levels
 from neusight.laws.doubts import NORMAL_90
+from neusight.laws.effects import SEEN_SHARE
 from neusight.learn.physics.solve import USUAL_COUNT as ALIKE
 from neusight.learn.sums import students_widening, weighted_quantiles
 from neusight.measured.errors import crps
@@ -33,9 +34,6 @@ UNKNOWN_FACTOR = 2.0
 """How far off, either way, a kernel may be of which nothing is known (assumption)."""
 UNSEEN_POWER = 2.0
 """What one GPU's own rows miss by, to this power, is taken for what another one's would (assumption)."""
-SEEN_SHARE = 0.5
-"""Of what kernels share on a stranger, what they share on a device that was measured: the same board is met in other
-states (assumption)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,11 @@ import numpy as np
 from neusight.devices import list_gpus
 from neusight.devices.kinship import Silicon
 from neusight.executors.gpu.features import FeatureContract
-from neusight.executors.gpu.tile_models.artifact import bias_name, implementations, kernel_kinds, sm_kind
+from neusight.executors.gpu.tile_models.artifact import implementations, kernel_kinds, sm_kind
 from neusight.executors.gpu.tile_models.doubts import Kinship, doubt_names
-from neusight.executors.gpu.tile_models.protocol import device_biases, new_model, utilisation
+from neusight.executors.gpu.tile_models.protocol import device_effects, new_model, utilisation
 from neusight.kernels.work import by_distinct
+from neusight.laws.effects import Effects
 from neusight.learn import Report
 from neusight.learn.doubts import Residuals
 from neusight.learn.evidence import grouped
@@ -47,21 +47,21 @@ COLUMNS = (
     *("learned", "prior", "bound_s", "floor_s", "latency_s"),
 )
 """Of rows that were left out: their device and kind of SM, family, ``kernel_kinds`` and ``doubt_names``, whether they
-count as shapes of real models, what was learned (a logit, with the bias that counts), and fields of a training set."""
+count as shapes of real models, what was learned (a logit, with the effect that counts), fields of a training set."""
 
 
 @dataclass(frozen=True)
 class LeftOutRows:
     """Rows that are left out at once, ``held``, or where there are none some of ``others``, which are learned from.
 
-    ``without`` are devices that constants are fitted without; ``teachers`` those whose biases count for a device.
+    ``without`` are devices that constants are fitted without, ``siblings`` those of the one that is left out.
     """
 
     name: str
     others: Sequence[DeviceRows]
     held: Sequence[DeviceRows] = ()
     without: frozenset[str] = frozenset()
-    teachers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    siblings: Sequence[str] = ()
 
     def chosen(self, most: int) -> tuple[list[DeviceRows], list[np.ndarray]]:
         """So many rows of each device and family, and which of them are left out, as masks."""
@@ -107,9 +107,8 @@ class FoldRun:
         return [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
 
     def _own(self) -> LeftOutRows:
-        """Rows of every GPU, each of which is known with its own bias."""
-        teachers = {gpu: frozenset({gpu}) for gpu in self.corpus.gpus(self.model)}
-        return LeftOutRows("some rows", self.corpus.rows[self.model], teachers=teachers)
+        """Rows of every GPU, each of which is known with its own effect."""
+        return LeftOutRows("some rows", self.corpus.rows[self.model])
 
     def _kinds(self) -> Iterator[LeftOutRows]:
         """Each kind of SM, unless there is only one: constants are learned without all boards of that kind, whichever
@@ -126,13 +125,13 @@ class FoldRun:
         rows = self._rows()
         silicon = {r.device.id: Silicon.of(r.device) for r in rows}
         for gpu, own in sorted(silicon.items()):
-            siblings = frozenset(other for other in silicon if other != gpu and own.is_sibling_of(silicon[other]))
+            siblings = sorted(other for other in silicon if other != gpu and own.is_sibling_of(silicon[other]))
             ran = ran_by([r for r in self.corpus.rows[self.model] if r.device.id in siblings])
             names = sorted({name for several in ran.values() for name in several})
             held = [r.take(np.isin(implementations(r.batch, r.conditions), names)) for r in rows if r.device.id == gpu]
             if parts := [r for r in held if len(r)]:
                 only = frozenset({gpu})
-                yield LeftOutRows(gpu, self._others(only), parts, only, {gpu: siblings})
+                yield LeftOutRows(gpu, self._others(only), parts, only, siblings)
 
     def _finished(self, kinship: Kinship, fold: LeftOutRows) -> pd.DataFrame:
         """A fold that an earlier run finished, or that is made now; written beside and renamed, so that a file is whole
@@ -161,23 +160,18 @@ class FoldRun:
         learning, own = data.take(~held), data.take(held)
         model = new_model(self.backend, **self.parameters)
         model.fit(learning, None, progress(self.report, f"{self.model}: without {fold.name}"))
-        biases = device_biases(model, learning, group_names(rows)) if fold.teachers else {}
+        effects = Effects(level=device_effects(model, learning, group_names(rows)), same_die=1.0)
         parts = [r.take(mask) for r, mask in zip(rows, masks, strict=True) if mask.any()]
-        groups = np.concatenate([r.groups for r in parts])
         learned = model.logits(own.features, own.prior).mean(axis=0) - own.prior
-        learned = learned + by_distinct(groups, partial(_taught_bias, biases=biases, teachers=fold.teachers))
+        learned = learned + np.concatenate([_effects(r, effects, fold.siblings) for r in parts])
         words = pd.concat([_words(r, known) for r in parts], ignore_index=True)
         columns = {name: getattr(own, name) for name in ("weight", "prior", "bound_s", "floor_s", "latency_s")}
         return words.assign(learned=learned, **columns)
 
 
-def _taught_bias(name: str, biases: Mapping[str, float], teachers: Mapping[str, frozenset[str]]) -> float:
-    """The mean bias of the devices that teach a device its own, in a kind of kernel."""
-    gpu, _, kind = name.partition("/")
-    known = [
-        bias for other in sorted(teachers.get(gpu, ())) if (bias := biases.get(bias_name(other, kind))) is not None
-    ]
-    return sum(known) / len(known) if known else 0.0
+def _effects(r: DeviceRows, effects: Effects, siblings: Sequence[str]) -> np.ndarray:
+    """The effect of the device of each row, where it was not learned from as on its siblings."""
+    return by_distinct(kernel_kinds(r.batch), lambda kind: effects.of(kind, r.device, siblings).mean)
 
 
 def _words(r: DeviceRows, known: Knowledge) -> pd.DataFrame:

@@ -30,7 +30,7 @@ from neusight.executors.gpu.tile_models.artifact import (
     sizes,
 )
 from neusight.executors.gpu.tile_models.doubts import THROTTLED, Kinship
-from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, device_biases, new_model
+from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, device_effects, new_model
 from neusight.kernels.work import work_of
 from neusight.laws.fitted import FittedPhysics, shipped_physics
 from neusight.laws.physics import Physics
@@ -194,7 +194,6 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
     data = training_set(rows, run.contract, known)
     model = new_model(options.backend, **run.parameters)
     model = model.fit(data, None, progress(run.report, f"{run.model}: all GPUs"))
-    device_bias = _device_bias(model, run, known)
     manifest = Manifest(
         name=run.model,
         backend=options.backend,
@@ -205,7 +204,7 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         seed=options.seed,
         doubts=doubts_by_kinship(*residuals.values()),
         coverage=coverage(residuals),
-        device_bias=device_bias,
+        effects=_effects(model, run, known),
         domain=_domain(data, rows),
         launch_floors_s={op: round(s, 9) for op, s in known.floors.items()},
         metrics=_metrics(folds, shares) | _rivals(run, options, rows),
@@ -213,10 +212,9 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         cleaning=_cleaning(run.corpus, run.model),
         vendors=dict(sorted(Counter({r.device.id: r.device.vendor for r in rows}.values()).items())),
         limited=limited_kinds(run.corpus.rows[run.model], known),
-        shrinkage=shares["stranger"],
+        shares=shares,
         silicon={r.device.id: list(vars(Silicon.of(r.device)).values()) for r in rows},
         measured=ran_by(rows),
-        sibling_shrinkage=shares["sibling"],
         protocol=PROTOCOL,
     )
     folder = save_artifact(Artifact(manifest, model), options.out / run.model, render_card(manifest))
@@ -258,21 +256,23 @@ def _rivals(run: FoldRun, options: TrainOptions, rows: Sequence[DeviceRows]) -> 
     return metrics
 
 
-def _device_bias(model: TileModel, run: FoldRun, known: Knowledge) -> dict[str, float]:
-    """The bias of each training GPU, op and dtype, on the shapes of real models. One that was measured in two states,
-    throttled and not, will be met in either: its bias is the middle of both.
+def _effects(model: TileModel, run: FoldRun, known: Knowledge) -> dict[str, dict[str, float]]:
+    """The effect of each training GPU by kind of kernel, on the shapes of real models. One that was measured in two
+    states, throttled and not, will be met in either: its effect is the middle of both.
     """
     real = [r.take(real_shapes(r)) for r in run.corpus.rows[run.model]]
     data = training_set(real, run.contract, known)
-    biases = device_biases(model, data, group_names(real))
+    effects = device_effects(model, data, group_names(real))
     if slow := run.corpus.throttled[run.model]:
-        throttled = device_biases(model, training_set(slow, run.contract, known), group_names(slow))
-        biases |= {name: round((biases.get(name, v) + v) / 2, 4) for name, v in throttled.items()}
-    return biases
+        throttled = device_effects(model, training_set(slow, run.contract, known), group_names(slow))
+        for kind, level in throttled.items():
+            own = effects.setdefault(kind, {})
+            own |= {gpu: round((own.get(gpu, effect) + effect) / 2, 4) for gpu, effect in level.items()}
+    return effects
 
 
 def limited_kinds(rows: Sequence[DeviceRows], known: Knowledge) -> list[str]:
-    """Names of biases of kinds that a GPU ran, but for a few rows, where power limits them alone."""
+    """Names of effects of kinds that a GPU ran, but for a few rows, where power limits them alone."""
     counts: Counter[str] = Counter()
     for r in rows:
         counts.update(r.groups[known.situation(r).throttle > THROTTLED].tolist())

@@ -15,7 +15,7 @@ import numpy as np
 from neusight.devices import DeviceSpec, GpuSpec, load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import LAWS, answering_model
-from neusight.executors.gpu.tile_models.artifact import bias_name, kernel_kinds
+from neusight.executors.gpu.tile_models.artifact import effect_name, kernel_kinds
 from neusight.kernels import KernelBatch
 from neusight.kernels.columns import ColumnRecord
 from neusight.kernels.conditions import Conditions
@@ -56,8 +56,8 @@ class DeviceRows(ColumnRecord):
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """Name of each row's bias: its GPU and kind of kernel."""
-        return np.char.add(bias_name(self.device.id, ""), kernel_kinds(self.batch))
+        """Its GPU and kind of kernel of each row, by ``effect_name``."""
+        return np.char.add(effect_name(self.device.id, ""), kernel_kinds(self.batch))
 
 
 def thinned(rows: Sequence[DeviceRows], most: int) -> list[DeviceRows]:

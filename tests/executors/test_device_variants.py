@@ -97,10 +97,10 @@ def test_more_memory_changes_no_time(gpu: str, predictor: KernelPredictor) -> No
             assert getattr(after, column) == pytest.approx(getattr(before, column), rel=1e-12), (family, column)
 
 
-def test_a_variant_keeps_the_bias_of_its_board_under_a_wider_interval(predictor: KernelPredictor) -> None:
+def test_a_variant_keeps_the_effect_of_its_board_under_a_wider_interval(predictor: KernelPredictor) -> None:
     batch, board = grid("elementwise"), load_device("l4")
-    biased = [predictor.artifacts["stream"].device_bias(board, str(kind)) for kind in kernel_kinds(batch)]
-    assert all(biased)
+    effects = [predictor.artifacts["stream"].effect(board, str(kind)) for kind in kernel_kinds(batch)]
+    assert all(effects)
     costs = [predictor.predict(batch, d) for d in (board, *(varied("l4", "tdp", f) for f in (1.001, 1.5, 4.0)))]
     assert costs[1].execution_s == pytest.approx(costs[0].execution_s, rel=1e-3)
     widths = np.stack([width(c) for c in costs])

@@ -196,16 +196,16 @@ def test_transferred_kernels_have_wider_intervals(predictor: KernelPredictor) ->
 def test_training_devices_use_their_level_and_narrower_intervals(predictor: KernelPredictor) -> None:
     v100 = CATALOGUE["v100-pcie-32gb"]
     twin = v100.model_copy(update={"id": "v100-twin"})
-    bias = predictor.artifacts["gemm"].device_bias(v100, "linear")
-    assert bias is not None
-    assert abs(bias) > 0.01
     artifact = predictor.artifacts["gemm"]
-    # What was learned counts as much on the twin, a stranger by its silicon, so that the bias alone is between them.
-    trusted = replace(artifact, manifest=replace(artifact.manifest, shrinkage=1.0, silicon={}))
+    effect = artifact.effect(v100, "linear")
+    assert abs(effect) > 0.01
+    # What was learned counts as much on the twin, a stranger by its silicon, so that the effect alone is between them.
+    shares = artifact.manifest.shares | {"stranger": 1.0}
+    trusted = replace(artifact, manifest=replace(artifact.manifest, shares=shares, silicon={}))
     predictor = replace(predictor, artifacts={**predictor.artifacts, "gemm": trusted})
     seen, unseen = (predictor.predict(linear(), device) for device in (v100, twin))
     logit = [float(np.log(u / (1 - u))[0]) for u in (seen.utilisation, unseen.utilisation)]
-    assert logit[0] - logit[1] == pytest.approx(bias, abs=1e-6)
+    assert logit[0] - logit[1] == pytest.approx(effect, abs=1e-6)
     manifest = predictor.artifacts["gemm"].manifest
     within, beyond = (manifest.doubt("linear", kinship) for kinship in ("own", "stranger"))
     assert within != beyond
@@ -261,7 +261,7 @@ def test_kernels_of_a_step_on_a_small_board_share_its_power(predictor: KernelPre
 def test_what_a_board_adds_to_kernels_that_draw_all_power_alone_stays_with_them(predictor: KernelPredictor) -> None:
     l4, once = CATALOGUE["l4"], np.ones(1)
     gemm = predictor.artifacts["gemm"]
-    manifest = replace(gemm.manifest, device_bias={"l4/linear": -0.5}, limited=[])
+    manifest = replace(gemm.manifest, effects={"linear": {"l4": -0.5}}, limited=[])
     slow, hot = (
         replace(predictor, artifacts={**predictor.artifacts, "gemm": replace(gemm, manifest=known)})
         for known in (manifest, replace(manifest, limited=["l4/linear"]))
@@ -367,21 +367,21 @@ def test_devices_in_training_get_all_that_was_learned_and_their_kin_and_others_a
     known, kin, other = (CATALOGUE[gpu] for gpu in ("v100-pcie-32gb", "v100-sxm2-16gb", "rtx-3090"))
     silicon = {known.id: list(vars(Silicon.of(known)).values())}
     measured = {known.id: ["linear, torch  stream", "bmm, torch  stream"]}
-    learned_from = replace(artifact.manifest, shrinkage=0.25, sibling_shrinkage=0.5, silicon=silicon, measured=measured)
+    shares = {"own": 1.0, "sibling": 0.5, "stranger": 0.25}
+    learned_from = replace(artifact.manifest, shares=shares, silicon=silicon, measured=measured)
     shared = replace(artifact, manifest=learned_from)
     batch = grid("gemm")
-    for device, shrinkage in ((known, 1.0), (kin, 0.5), (other, 0.25)):
+    for device, share in ((known, 1.0), (kin, 0.5), (other, 0.25)):
         kinship = shared.kinship(device, batch, Conditions.requested(len(batch)))
-        assert (shared.shrinkage(kinship) == shrinkage).all()
-        own = shared.device_bias(known, "linear")
-        expected = {1.0: own, 0.5: 0.5 * own, 0.25: None}[shrinkage]
-        assert shared.device_bias(device, "linear") == (expected if expected is None else pytest.approx(expected))
+        assert (shared.learned_share(kinship) == share).all()
+        own = shared.effect(known, "linear")
+        assert shared.effect(device, "linear") == pytest.approx({1.0: own, 0.5: 0.5 * own, 0.25: 0.0}[share])
         s = predictor.situate(batch, device)
         inputs = feature_matrix(s, artifact.manifest.contract.features)
         learned = artifact.model.logits(inputs, s.prior) - s.prior
         assert np.abs(learned).max() > 0.01
         np.testing.assert_allclose(
-            shared.logits(inputs, s.prior, shared.shrinkage(kinship)) - s.prior, shrinkage * learned, atol=1e-9
+            shared.logits(inputs, s.prior, shared.learned_share(kinship)) - s.prior, share * learned, atol=1e-9
         )
 
 

@@ -83,7 +83,7 @@ def test_malformed_manifests(saved: Saved, tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], tuple[str, ...]]] = [
-    (lambda m: m.update(protocol=99), ("protocol 99 is not 6", "neusight train")),
+    (lambda m: m.update(protocol=99), ("protocol 99 is not 7", "neusight train")),
     (lambda m: m.update(colour="blue"), ("colour",)),
     (lambda m: m.update(parameters={"depth": 7}), ("depth", "neusight train")),
     (lambda m: m["contract"].update(target="latency"), ("target 'latency'",)),
@@ -138,10 +138,10 @@ def test_what_was_only_met_limited_by_power_tells_nothing_where_power_is_shared(
     artifact = load_artifact(saved())
     limited = replace(artifact, manifest=replace(artifact.manifest, limited=["t4/linear"]))
     t4, p4 = (load_device(gpu) for gpu in ("t4", "p4"))
-    assert limited.device_bias(t4, "linear") == 0.25
-    assert limited.shared_bias(t4, "linear") is None
-    assert limited.shared_bias(t4, "bmm") == 0.75
-    assert limited.shared_bias(p4, "linear") == artifact.shared_bias(p4, "linear") == -0.5
+    assert limited.effect(t4, "linear") == 0.25
+    assert limited.effect_sharing_power(t4, "linear") == 0.0
+    assert limited.effect_sharing_power(t4, "bmm") == 0.75
+    assert limited.effect_sharing_power(p4, "linear") == artifact.effect_sharing_power(p4, "linear") == -0.5
 
 
 def test_errors_of_gpus_left_out_count_each_gpu_and_kind_once(saved: Saved) -> None:

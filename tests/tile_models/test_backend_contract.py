@@ -15,7 +15,7 @@ from neusight.errors import ArtifactError
 from neusight.executors.gpu.tile_models import BACKENDS, TrainingSet, new_model
 from neusight.executors.gpu.tile_models.protocol import (
     backend_class,
-    device_biases,
+    device_effects,
     log_error,
     residual_target,
     utilisation,
@@ -93,11 +93,10 @@ def faults_of_learning(backend: str, model: Any) -> Iterator[str]:
     before, after = log_error(Prior(), unseen), log_error(model, unseen)
     if not (before > 0.1 and after < LEFT[backend] * before):
         yield f"leaves {after:.3f} of an error of {before:.3f}"
-    found = device_biases(model, planted(seed=4, offsets=tuple(offsets)), ["t4/linear", "l4/linear", "p4/linear"])
-    if list(found) != ["t4/linear", "l4/linear", "p4/linear"] or list(found.values()) != pytest.approx(
-        offsets, abs=0.12
-    ):
-        yield f"biases are {found}"
+    names = ["t4/linear", "l4/linear", "p4/linear"]
+    found = device_effects(model, planted(seed=4, offsets=tuple(offsets)), names)["linear"]
+    if list(found) != ["t4", "l4", "p4"] or list(found.values()) != pytest.approx(offsets, abs=0.12):
+        yield f"effects are {found}"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -121,15 +120,15 @@ def test_a_level_is_the_median_of_its_rows_by_weight_within_limits(fitted: Fitte
     data = planted(5)
     gaps = np.array([0.0, 0.1, 0.2, 0.3, 1.4])
     latency_s = data.floor_s + data.bound_s * (1 + np.exp(-(data.prior + gaps)))
-    found = device_biases(Prior(), TrainingSet(**{**vars(data), "latency_s": latency_s}), ["l4/linear"])
-    assert found == {"l4/linear": pytest.approx(0.2, abs=1e-4)}
+    found = device_effects(Prior(), TrainingSet(**{**vars(data), "latency_s": latency_s}), ["l4/linear"])
+    assert found == {"linear": {"l4": pytest.approx(0.2, abs=1e-4)}}
     model = fitted("linear")
-    assert device_biases(model, planted(offsets=(9.0, -9.0)), ["a", "b"]) == {"a": 1.5, "b": -1.5}
+    assert device_effects(model, planted(offsets=(9.0, -9.0)), ["a/bmm", "b/bmm"]) == {"bmm": {"a": 1.5, "b": -1.5}}
     data = planted(seed=6, offsets=(0.0, 1.0))
     merged = {**vars(data), "group": np.zeros(len(data), dtype=int)}
     weights = (np.where(data.group == 1, weight, 1.0) for weight in (10.0, 0.1))
-    biases = [device_biases(model, TrainingSet(**merged | {"weight": w}), ["x"])["x"] for w in weights]
-    assert biases == pytest.approx([1.0, 0.0], abs=0.2)
+    effects = [device_effects(model, TrainingSet(**merged | {"weight": w}), ["x/bmm"])["bmm"]["x"] for w in weights]
+    assert effects == pytest.approx([1.0, 0.0], abs=0.2)
 
 
 def test_the_seen_error_is_recorded_for_each_pass() -> None:

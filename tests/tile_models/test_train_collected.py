@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from kernel_grids import MAKERS, grid
+from tile_models_toys import manifest as toy_manifest
 
 from neusight.devices import DeviceSpec, load_device
 from neusight.devices.kinship import Silicon
@@ -144,44 +145,43 @@ def test_manifests_know_rows_devices_and_dtypes(trained: Path) -> None:
     assert manifest["domain"]["dtypes"] == ["bfloat16", "float16", "tf32"]
     assert manifest["training_gpus"] == ["board-a", "board-b"]
     assert manifest["data"]["sha256"].keys() >= {"kernels/gemm.parquet", "devices/board-a.toml", "devices/board-b.toml"}
-    # A bias of its own for every kind of kernel; both 16-bit dtypes are one.
-    products = {f"{gpu}/{op} {dtype}" for gpu in BOARDS for op in ("linear", "bmm") for dtype in ("float16", "tf32")}
-    assert products <= manifest["device_bias"].keys()
-    assert {"board-a/linear", "board-b/bmm"} <= manifest_of(trained, "gemm")["device_bias"].keys()
+    # An effect of its own for every kind of kernel; both 16-bit dtypes are one.
+    products = {f"{op} {dtype}" for op in ("linear", "bmm") for dtype in ("float16", "tf32")}
+    assert all(manifest["effects"][kind].keys() == set(BOARDS) for kind in products)
+    assert "board-a" in manifest_of(trained, "gemm")["effects"]["linear"]
+    assert "board-b" in manifest_of(trained, "gemm")["effects"]["bmm"]
 
 
 def test_a_level_goes_by_kind_and_then_by_what_is_nearest() -> None:
-    biases = {"b/linear": 0.25, "b/linear float16": 0.75, "b/bmm float16": -0.5}
+    effects = {"linear": {"b": 0.25}, "linear float16": {"b": 0.75}, "bmm float16": {"b": -0.5}}
     board, other = (load_device("t4").model_copy(update={"id": gpu}) for gpu in "bc")
-    manifest = type("Fake", (), {"device_bias": biases, "silicon": {}})()
-    artifact = Artifact(manifest, None)  # type: ignore[arg-type]
-    assert artifact.device_bias(board, "linear") == 0.25
-    assert artifact.device_bias(board, "linear float16") == 0.75
-    assert artifact.device_bias(board, "linear tf32") == 0.5  # the mean of the op's kinds
-    assert artifact.device_bias(board, "bmm") == -0.5
-    assert artifact.device_bias(board, "addmm") == pytest.approx(0.5 / 3)
-    assert artifact.device_bias(other, "linear") is None
+    artifact = Artifact(toy_manifest("linear", effects=effects), None)  # type: ignore[arg-type]
+    assert artifact.effect(board, "linear") == 0.25
+    assert artifact.effect(board, "linear float16") == 0.75
+    assert artifact.effect(board, "linear tf32") == 0.5  # the mean of the op's kinds
+    assert artifact.effect(board, "bmm") == -0.5
+    assert artifact.effect(board, "addmm") == pytest.approx(0.5 / 3)
+    assert artifact.effect(other, "linear") == 0.0
 
 
 def test_siblings_lend_their_bias_where_they_ran_the_same() -> None:
     board, sibling = (load_device(gpu) for gpu in ("h100-sxm-80gb", "h200-sxm-141gb"))
     content = {
-        "device_bias": {"h100-sxm-80gb/linear float16": 0.5},
+        "effects": {"linear float16": {"h100-sxm-80gb": 0.5}},
         "silicon": {board.id: list(vars(Silicon.of(board)).values())},
         "measured": {board.id: ["linear float16, torch  stream", "linear float16, torch cutlass stream"]},
         "training_gpus": [board.id],
-        "sibling_shrinkage": 0.5,
-        "shrinkage": 0.0,
+        "shares": {"own": 1.0, "sibling": 0.5, "stranger": 0.0},
     }
-    artifact = Artifact(type("Fake", (), content)(), None)  # type: ignore[arg-type]
-    assert artifact.device_bias(sibling, "linear float16") == 0.25
-    assert artifact.device_bias(sibling, "linear") is None
-    assert artifact.device_bias(load_device("l4"), "linear float16") is None
+    artifact = Artifact(toy_manifest("linear", **content), None)  # type: ignore[arg-type]
+    assert artifact.effect(sibling, "linear float16") == 0.25
+    assert artifact.effect(sibling, "linear") == 0.0
+    assert artifact.effect(load_device("l4"), "linear float16") == 0.0
     batch = KernelBatch.from_columns("gemm", m=np.full(3, 64), n=64, k=64, dtype="float16")
     ran_by = Conditions.of(3, variant=np.array(["", "cutlass", "triton"]))
     kinship = artifact.kinship(sibling, batch, ran_by)
     assert kinship.tolist() == ["sibling", "sibling", "stranger"]
-    assert artifact.shrinkage(kinship).tolist() == [0.5, 0.5, 0.0]
+    assert artifact.learned_share(kinship).tolist() == [0.5, 0.5, 0.0]
     assert set(artifact.kinship(board, batch, ran_by)) == {"own"}
 
 

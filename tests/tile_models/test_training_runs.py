@@ -115,7 +115,8 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     assert (manifest.training_gpus, manifest.data["rows"], manifest.limited) == (sorted(GPUS), 3 * 120, [])
     # The catalogue's devices are no part of the data.
     assert [name.split("/")[1] for name in manifest.data["sha256"]] == ["gemm.parquet"]
-    assert manifest.device_bias.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
+    assert manifest.effects.keys() == {"linear", "bmm"}
+    assert all(level.keys() == set(GPUS) for level in manifest.effects.values())
     for errors in (manifest.metrics[name] for name in ("as_shipped", "physics", "learned")):
         assert errors.keys() == set(GPUS)
         assert all(error < 60 for by_op in errors.values() for error in by_op.values())

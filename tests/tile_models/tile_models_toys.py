@@ -54,7 +54,7 @@ def manifest(backend: str, **changes: Any) -> Manifest:
         "training_gpus": ["p4", "t4"],
         "seed": 0,
         "doubts": {"own": {"*": [0.75, 1.5, 0.1]}, "stranger": {"*": [0.5, 2.25, 0.2]}},
-        "device_bias": {"t4/linear": 0.25, "t4/bmm": 0.75, "p4/linear": -0.5},
+        "effects": {"linear": {"t4": 0.25, "p4": -0.5}, "bmm": {"t4": 0.75}},
         "domain": {
             **{"low": [-1.0] * 3, "high": [1.0] * 3, "size_low": [0.0] * 2, "size_high": [30.0] * 2},
             **{"ops": ["linear", "bmm"], "dtypes": ["float32"]},

@@ -130,9 +130,11 @@ class KernelPredictor:
 
     @cached_property
     def _by_laws(self) -> KernelPredictor:
-        return replace(
-            self, artifacts={name: a.without(a.manifest.training_gpus) for name, a in self.artifacts.items()}
-        )
+        artifacts = {
+            name: replace(artifact, manifest=artifact.manifest.without(artifact.manifest.training_gpus))
+            for name, artifact in self.artifacts.items()
+        }
+        return replace(self, artifacts=artifacts)
 
     def provenance(self, device: DeviceSpec) -> dict[str, Any]:
         """Tile models, what they learned from, and the calibration of a device."""
@@ -278,10 +280,10 @@ def _shares(
     what the power law says). What was learned of some operators, in some dtypes, says nothing of others: those are as
     physics has them.
     """
-    learned = np.where(native, artifact.logits(inputs, s.prior, artifact.shrinkage(kinship)), s.prior)
+    learned = np.where(native, artifact.logits(inputs, s.prior, artifact.learned_share(kinship)), s.prior)
     kinds, known = kernel_kinds(s.batch), native & (kinship != "stranger")
-    alone = np.where(known, by_distinct(kinds, lambda kind: artifact.device_bias(s.device, kind) or 0.0), 0.0)
-    shared = np.where(known, by_distinct(kinds, lambda kind: artifact.shared_bias(s.device, kind) or 0.0), 0.0)
+    alone = np.where(known, by_distinct(kinds, partial(artifact.effect, s.device)), 0.0)
+    shared = np.where(known, by_distinct(kinds, partial(artifact.effect_sharing_power, s.device)), 0.0)
     share = utilisation(learned, alone)
     return share, np.ones(len(share)) if (alone == shared).all() else utilisation(learned, shared) / share
 

@@ -81,7 +81,7 @@ def train_tensordash(
         training_gpus=[NAME],
         seed=seed,
         doubts={"stranger": {ANY: [*(round(float(end), 4) for end in ends), 0.0]}},
-        device_bias={},
+        effects={},
         domain={name: [float(f"{value:.4g}") for value in values] for name, values in domain.items()},
         launch_floors_s={},
         metrics={"own": percent_by_kind(left_out, 1.0)},

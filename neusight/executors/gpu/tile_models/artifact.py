@@ -22,11 +22,12 @@ from neusight.executors.gpu.tile_models.doubts import ANY, Doubt, Kinship, doubt
 from neusight.executors.gpu.tile_models.protocol import TileModel, backend_class
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import Work
+from neusight.kernels.work import Work, by_distinct
+from neusight.laws.effects import Effects
 from neusight.paths import read_json, tile_models_dir
 from neusight.quick_dataclasses import dataclass
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Version of the files (definition)."""
 MANIFEST = "manifest.json"
 
@@ -37,13 +38,13 @@ class Manifest:
 
     ``doubts`` has by kinship, and by name of ``doubt_names`` and its ``levels``, two factors that enclose 90 % of
     execution times and the standard deviation of the log error that a device's kernels share; ``coverage`` how well
-    these held on devices that they were learned without, see ``neusight.learn.doubts``; ``device_bias`` the logit by
-    which each training device and kind departs from the model, by ``bias_name``, and ``limited`` those of them that
-    were met where power limits them alone; ``domain`` the range of each
+    these held on devices that they were learned without, see ``neusight.learn.doubts``; ``effects`` the logit by
+    which each training device departs from the model, by kind of kernel, as in ``FittedToDevices``, and ``limited``
+    those of them, by ``effect_name``, that were met where power limits them alone; ``domain`` the range of each
     feature and of the kernels' sizes, the ops and the dtypes in training; ``silicon`` what tells their siblings
-    (``neusight.devices.kinship``), ``measured`` the ``implementations`` that each of them ran, ``shrinkage`` the share
-    of what was learned that holds on strangers (chosen by leaving kinds out) and ``sibling_shrinkage`` that on
-    siblings, the bias of theirs included (chosen by leaving one device out);
+    (``neusight.devices.kinship``), ``measured`` the ``implementations`` that each of them ran, ``shares`` by kinship
+    the share of what was learned that holds, chosen for strangers by leaving kinds out and for siblings, whose share
+    is that of effects too, by leaving one device out;
     ``launch_floors_s`` the lone launch of each op in seconds; ``vendors`` how many of the training devices each vendor
     made; ``simulator`` what stands for the devices where they are no GPUs: such a model answers the simulator's own
     package alone, which has the formulas of its features.
@@ -57,7 +58,7 @@ class Manifest:
     training_gpus: list[str]
     seed: int
     doubts: dict[Kinship, dict[str, Doubt]]
-    device_bias: dict[str, float]
+    effects: dict[str, dict[str, float]]
     domain: dict[str, Any]
     launch_floors_s: dict[str, float]
     metrics: dict[str, Any]
@@ -69,8 +70,7 @@ class Manifest:
     silicon: dict[str, list[Any]] = field(default_factory=dict)
     measured: dict[str, list[str]] = field(default_factory=dict)
     limited: list[str] = field(default_factory=list)
-    shrinkage: float = 1.0
-    sibling_shrinkage: float = 1.0
+    shares: dict[Kinship, float] = field(default_factory=lambda: {"own": 1.0, "sibling": 1.0, "stranger": 1.0})
     weights_sha256: str = ""
     protocol: int = PROTOCOL
 
@@ -88,6 +88,23 @@ class Manifest:
         errors = {name: [e for kinds in gpus.values() for e in kinds.values()] for name, gpus in self.metrics.items()}
         return {name: sum(own) / len(own) for name, own in errors.items() if own}
 
+    def without(self, boards: Collection[str]) -> Manifest:
+        """The same, as if some boards had never been measured: they are strangers, whose effects do not count. What
+        other boards taught the model counts for them alone, since its network learned from all of them.
+        """
+        left = [gpu for gpu in self.training_gpus if gpu not in boards]
+        return replace(self, training_gpus=left, silicon={}, shares=self.shares | {"stranger": 0.0})
+
+    @cached_property
+    def devices(self) -> Effects:
+        """What training devices have of their own."""
+        return Effects(level=self.effects, same_die=self.shares["sibling"])
+
+    def write(self, path: Path) -> None:
+        """Write as JSON."""
+        content = asdict(self) | {"contract": self.contract.to_dict()}
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -96,16 +113,6 @@ class Artifact:
     manifest: Manifest
     model: TileModel
     folder: Path | None = None
-
-    def without(self, boards: Collection[str]) -> Artifact:
-        """The same, as if some boards had never been measured: what other boards taught it counts for them alone, since
-        its network learned from all of them.
-        """
-        known = self.manifest
-        left = [gpu for gpu in known.training_gpus if gpu not in boards]
-        device_bias = {name: bias for name, bias in known.device_bias.items() if name.split("/")[0] not in boards}
-        manifest = replace(known, training_gpus=left, device_bias=device_bias, silicon={}, shrinkage=0.0)
-        return replace(self, manifest=manifest)
 
     def kinship(self, device: GpuSpec, batch: KernelBatch, conditions: Conditions) -> np.ndarray:
         """What a device is to those that were learned from, for each kernel: a sibling tells of what it ran itself."""
@@ -117,10 +124,9 @@ class Artifact:
         ran = {name for gpu in siblings for name in self.manifest.measured.get(gpu, ())}
         return np.where(np.isin(implementations(batch, conditions), sorted(ran)), "sibling", "stranger")
 
-    def shrinkage(self, kinship: np.ndarray) -> np.ndarray:
+    def learned_share(self, kinship: np.ndarray) -> np.ndarray:
         """Share of what was learned that counts for each kernel: all on devices that were learned from."""
-        known = self.manifest
-        return np.select([kinship == "own", kinship == "sibling"], [1.0, known.sibling_shrinkage], known.shrinkage)
+        return by_distinct(kinship, self.manifest.shares.__getitem__)  # type: ignore[arg-type]
 
     def siblings(self, device: GpuSpec) -> tuple[str, ...]:
         """The training devices that are siblings of another one."""
@@ -128,48 +134,36 @@ class Artifact:
         known = ((gpu, Silicon(*content)) for gpu, content in self.manifest.silicon.items())
         return tuple(gpu for gpu, silicon in known if gpu != device.id and own.is_sibling_of(silicon))
 
-    def logits(self, features: np.ndarray, prior: np.ndarray, shrinkage: np.ndarray) -> np.ndarray:
+    def logits(self, features: np.ndarray, prior: np.ndarray, share: np.ndarray) -> np.ndarray:
         """logit(u) of each ensemble member, shape (members, n), where so much of what was learned counts."""
-        if not shrinkage.any():
+        if not share.any():
             return prior[None]
-        return np.asarray(prior[None] + shrinkage * (self.model.logits(features, prior) - prior))
+        return np.asarray(prior[None] + share * (self.model.logits(features, prior) - prior))
 
-    def device_bias(self, device: GpuSpec, kind: str) -> float | None:
-        """A device's own logit for a kind of kernel, see ``kernel_kinds``: for one that was learned from its own, for a
-        sibling of such as much of theirs as counts there; None for strangers.
+    def effect(self, device: GpuSpec, kind: str) -> float:
+        """The logit by which a device departs from the model in a kind of kernel, see ``kernel_kinds``.
+
+        A device that was learned from, but not in that kind, has the mean of its kinds of the operator, or without any
+        of all its kinds. A sibling has as much as counts there of what boards of its die have in that kind.
         """
-        if device.measured_id in self._bias_by_gpu:
-            return self._bias(device.measured_id, kind)
-        kin = [gpu for gpu in self.siblings(device) if bias_name(gpu, kind) in self.manifest.device_bias]
-        biases = [self._bias(gpu, kind) for gpu in kin]
-        return self.manifest.sibling_shrinkage * sum(biases) / len(biases) if biases else None
+        known = self.manifest.effects.items()
+        own = {name: level[device.measured_id] for name, level in known if device.measured_id in level}
+        if own and kind not in own:
+            alike = [effect for name, effect in own.items() if name.split(" ")[0] == kind.split(" ")[0]]
+            alike = alike or list(own.values())
+            return sum(alike) / len(alike)
+        return self.manifest.devices.of(kind, device, () if own else self.siblings(device)).mean
 
-    def shared_bias(self, device: GpuSpec, kind: str) -> float | None:
-        """The bias of a kind where other kernels have a part in the device's power: None where it was only met drawing
-        all of it, which tells of the board's state and not of the kernel.
+    def effect_sharing_power(self, device: GpuSpec, kind: str) -> float:
+        """The same where other kernels have a part in the device's power: none of a kind that was only met drawing all
+        of it, which tells of the board's state and not of the kernel.
 
         Products of float32 take L4 1.5 and T4 1.2 times as long by themselves, hot, as within models; A100, V100, P100
         and MI100, which nothing limits there, 1.0 times (medians of ``neusight-fp32``).
         """
-        known = (device.measured_id, *self.siblings(device))
-        limited = any(bias_name(gpu, kind) in self.manifest.limited for gpu in known)
-        return None if limited else self.device_bias(device, kind)
-
-    def _bias(self, gpu: str, kind: str) -> float:
-        """Of a training device: the mean of its other kinds of the operator where it did not run that kind, of all its
-        kinds where it did not run the operator.
-        """
-        own = self._bias_by_gpu[gpu]
-        op = kind.split(" ")[0]
-        alike = [v for name, v in own.items() if name.split("/")[1].split(" ")[0] == op] or list(own.values())
-        return own.get(bias_name(gpu, kind), sum(alike) / len(alike))
-
-    @cached_property
-    def _bias_by_gpu(self) -> dict[str, dict[str, float]]:
-        by_gpu: dict[str, dict[str, float]] = {}
-        for name, value in self.manifest.device_bias.items():
-            by_gpu.setdefault(name.split("/")[0], {})[name] = value
-        return by_gpu
+        boards = (device.measured_id, *self.siblings(device))
+        limited = any(effect_name(gpu, kind) in self.manifest.limited for gpu in boards)
+        return 0.0 if limited else self.effect(device, kind)
 
     def beyond(self, features: np.ndarray, work: Work) -> np.ndarray:
         """What of a kernel lies furthest beyond its range in training, of its features and its size, in words; "" where
@@ -292,8 +286,8 @@ def _kind(op: str, dtype: str, *more: str) -> str:
     return " ".join(word for word in words if word)
 
 
-def bias_name(gpu: str, kind: str) -> str:
-    """Key of a device's bias: ``t4/linear``, ``h100-sxm-80gb/linear float16``."""
+def effect_name(gpu: str, kind: str) -> str:
+    """A device and a kind of kernel as one word: ``t4/linear``, ``h100-sxm-80gb/linear float16``."""
     return f"{gpu}/{kind}"
 
 
@@ -308,11 +302,8 @@ def save_artifact(artifact: Artifact, folder: Path, card: str) -> Path:
     building = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         artifact.model.save(building)
-        content = asdict(artifact.manifest) | {
-            "contract": artifact.manifest.contract.to_dict(),
-            "weights_sha256": file_sha256(building / artifact.model.weights_file),
-        }
-        (building / MANIFEST).write_text(json.dumps(content, indent=1) + "\n")
+        weights_sha256 = file_sha256(building / artifact.model.weights_file)
+        replace(artifact.manifest, weights_sha256=weights_sha256).write(building / MANIFEST)
         (building / "card.md").write_text(card)
         building.chmod(0o755)
         (building / artifact.model.weights_file).chmod(0o644)
@@ -335,18 +326,15 @@ def load_manifest(folder: Path) -> Manifest:
         content = read_json(path)
     except (OSError, ValueError) as error:
         raise ArtifactError(f"cannot read the tile model {path}: {error}; run neusight train") from None
-    if not isinstance(content, dict) or content.get("protocol") != PROTOCOL:
-        raise ArtifactError(f"{path}: protocol {_protocol(content)} is not {PROTOCOL}: retrain with neusight train")
+    protocol = content.get("protocol") if isinstance(content, dict) else None
+    if protocol != PROTOCOL:
+        raise ArtifactError(f"{path}: protocol {protocol} is not {PROTOCOL}: retrain with neusight train")
     try:
         known = None if content.get("simulator") else FORMULAS.keys()
         contract = FeatureContract.from_dict(content["contract"], str(path), known)
         return Manifest(**content | {"contract": contract})
     except (KeyError, TypeError) as error:
         raise ArtifactError(f"{path}: manifest is not as expected ({error}): retrain with neusight train") from None
-
-
-def _protocol(content: Any) -> Any:
-    return content.get("protocol") if isinstance(content, Mapping) else None
 
 
 def load_artifact(folder: Path, expected: FeatureContract | None = None) -> Artifact:

@@ -89,9 +89,9 @@ def new_model(backend: str, **parameters: Any) -> TileModel:
     return backend_class(backend)(**parameters)
 
 
-def utilisation(logits: np.ndarray, device_bias: np.ndarray | float = 0.0) -> np.ndarray:
-    """Mean over ensemble members of logit(u), plus the device's bias, then the sigmoid: always in (0, 1]."""
-    mean = np.clip(logits.mean(axis=0) + device_bias, -13.0, None)
+def utilisation(logits: np.ndarray, effect: np.ndarray | float = 0.0) -> np.ndarray:
+    """Mean over ensemble members of logit(u), plus the device's effect, then the sigmoid: always in (0, 1]."""
+    mean = np.clip(logits.mean(axis=0) + effect, -13.0, None)
     return 1.0 / (1.0 + np.exp(-mean))
 
 
@@ -106,8 +106,9 @@ LAUNCH_SHARE = 0.3
 """A row is mostly execution when its launch takes less than this share of it (definition)."""
 
 
-def device_biases(model: TileModel, data: TrainingSet, names: Sequence[str]) -> dict[str, float]:
-    """How much closer to its bound each group in ``data`` comes than the model says: its own logit, by name.
+def device_effects(model: TileModel, data: TrainingSet, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """How much closer to its bound each group in ``data`` comes than the model says: its own logit, by kind and device,
+    of which a group's name consists (``effect_name``).
 
     The weighted median over the group's rows, of which only those are heard that are mostly execution where there are
     any: what is left of a short row after its launch is noise. A device in training is predicted with its level; one
@@ -116,7 +117,7 @@ def device_biases(model: TileModel, data: TrainingSet, names: Sequence[str]) -> 
     kernel_s = np.maximum(data.latency_s - data.floor_s, data.bound_s * 1.001)
     share = np.clip(data.bound_s / kernel_s, 1e-5, 0.999)
     gap = np.log(share / (1 - share)) - model.logits(data.features, data.prior).mean(axis=0)
-    biases = {}
+    effects: dict[str, dict[str, float]] = {}
     for number in np.unique(data.group):
         rows = np.flatnonzero(data.group == number)
         long = rows[data.floor_s[rows] < LAUNCH_SHARE * data.latency_s[rows]]
@@ -124,8 +125,9 @@ def device_biases(model: TileModel, data: TrainingSet, names: Sequence[str]) -> 
         order = rows[np.argsort(gap[rows])]
         cumulated = np.cumsum(data.weight[order])
         middle = order[np.searchsorted(cumulated, cumulated[-1] / 2)]
-        biases[names[number]] = round(float(np.clip(gap[middle], -1.5, 1.5)), 4)
-    return biases
+        gpu, _, kind = names[number].partition("/")
+        effects.setdefault(kind, {})[gpu] = round(float(np.clip(gap[middle], -1.5, 1.5)), 4)
+    return effects
 
 
 def residual_target(data: TrainingSet) -> tuple[np.ndarray, np.ndarray]:
