@@ -130,9 +130,7 @@ def measuring(out: Path) -> Iterator[Callable[[int, int | None, float], None]]:
 
     try:
         with busy("measuring", "at most") as advance:
-            yield lambda done, wanted, left_s: advance(
-                done, wanted or 0, f"{left_s // 60:.0f}:{left_s % 60:02.0f} left"
-            )
+            yield lambda done, of, left_s: advance(done, of or 0, f"{left_s // 60:.0f}:{left_s % 60:02.0f} left")
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what was measured is kept in {out}; the same command goes on") from None
 

@@ -175,9 +175,8 @@ def _note_skipped(skipped: Sequence[Mapping[str, Any]]) -> None:
     for reason, count in reasons[:_REASONS]:
         note(f"warning: {count:,} row{'s' * (count > 1)} skipped: {reason}")
     if rest := reasons[_REASONS:]:
-        note(
-            f"warning: {sum(count for _, count in rest):,} rows skipped for {len(rest)} more reasons: see --format json"
-        )
+        skipped_rows = sum(count for _, count in rest)
+        note(f"warning: {skipped_rows:,} rows skipped for {len(rest)} more reasons: see --format json")
 
 
 def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:

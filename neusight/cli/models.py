@@ -119,10 +119,8 @@ def show_model(asked: Annotated[Asked[Step], _SHOWN], output: opt.Formatted) -> 
     def human() -> None:
         request = workload.request
         length = f", sequence {request.seq_len}" if request.seq_len else ""
-        parameters = _count(workload.parameters)
-        line(
-            f"{request.model}: {request.mode}, batch {request.batch}{length}, {request.dtype}; {parameters} parameters"
-        )
+        size = f"{_count(workload.parameters)} parameters"
+        line(f"{request.model}: {request.mode}, batch {request.batch}{length}, {request.dtype}; {size}")
         paragraph("assumed", words_of(question.assumed(request.seq_len)))
         line(f"peak memory {gib(workload.memory.peak)}; {workload.length} operators dispatched by the host")
         figures("~kernel | phase | >count | operator", kernels)
@@ -137,9 +135,8 @@ def _refuse_tile_model(name: str) -> None:
     from neusight.paths import tile_models_dir
 
     if name == "physics" or (tile_models_dir() / name / "manifest.json").is_file():
-        raise typer.BadParameter(
-            f"'{name}' is a tile model: give `neusight tile-models show {name}`", param_hint="MODEL"
-        )
+        remedy = f"give `neusight tile-models show {name}`"
+        raise typer.BadParameter(f"'{name}' is a tile model: {remedy}", param_hint="MODEL")
 
 
 def _as_json(workload: Workload, kernels: list[dict[str, Any]]) -> dict[str, Any]:

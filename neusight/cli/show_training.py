@@ -15,7 +15,7 @@ from neusight.distributed.search import Found
 from neusight.plans.memory import PARTS, RankMemory
 from neusight.questions import Training
 from neusight.requests import Plan
-from neusight.units import decimal, gib, milliseconds, scaled
+from neusight.units import chance, decimal, gib, milliseconds, scaled
 
 _PARTS = 8
 """Parts of a step that are named, the largest."""
@@ -57,7 +57,7 @@ def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool
 
 
 def run_of(e: TrainingEstimate, whole: WholeRun) -> dict[str, Any]:
-    """A run over ``whole.tokens``: days, GPU-hours, cost and energy, and the effect of faults."""
+    """A run over ``whole.tokens``: days, GPU-hours, cost and energy, how probably it ends in time, effect of faults."""
     faults, devices = whole.faults, e.cluster.devices
     tokens = whole.tokens * whole.stretch(devices)
     energy_j = None if e.board_energy_j is None else whole.tokens / e.run.tokens * e.board_energy_j
@@ -65,6 +65,9 @@ def run_of(e: TrainingEstimate, whole: WholeRun) -> dict[str, Any]:
         "tokens": whole.tokens, "days": e.hours(tokens) / DAY_H, "gpu_hours": e.gpu_hours(tokens),
         "cost_usd": e.cost_usd(tokens), "energy_mwh": None if energy_j is None else energy_j / J_PER_MWH,
     }  # fmt: skip
+    if whole.within_days is not None:
+        run["within_days"] = whole.within_days
+        run["within_probability"] = e.within_probability(tokens, DAY_H * whole.within_days)
     if faults is not None:
         run["faults"] = {
             "mtbf_s": faults.mtbf_s(devices), "checkpoint_interval_s": faults.interval_s(devices),
@@ -137,6 +140,8 @@ def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, ...]]:
     run = run_of(e, whole)
     length = f"{run['days']:,.1f} days, {run['gpu_hours']:,.0f} GPU-hours"
     yield "whole run", f"{decimal(whole.tokens)} tokens: {length}, {_cost(e, run['cost_usd'])}"
+    if "within_days" in run:
+        yield "", f"ends within {run['within_days']:,g} days with a probability of {chance(run['within_probability'])}"
     if faults := run.get("faults"):
         every = f"a fault every {faults['mtbf_s'] / HOUR_S:,.1f} h, a checkpoint every"
         yield "", f"{every} {faults['checkpoint_interval_s'] / 60:,.0f} min, {faults['useful']:.1%} of the time useful"

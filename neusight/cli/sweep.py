@@ -46,9 +46,7 @@ def sweep(
     with busy("predicting") as advance:
         rows = predictor.shared(**workers.keywords).rows(points, advance)
     others = [name for name in asked.axes if name not in _KEYS]
-    rows = [
-        {name: getattr(step, name) for name in others} | row for step, row in zip(asked.questions, rows, strict=True)
-    ]
+    rows = [{name: getattr(step, name) for name in others} | row for step, row in zip(steps, rows, strict=True)]
     opt.note_corrections(predictor, [] if steps[0].overrides else [row["gpu"] for row in rows if not row["error"]])
     if output.form != "human":
         opt.note_prices(gpus)

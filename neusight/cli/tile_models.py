@@ -126,9 +126,7 @@ _LEFT_OUT = (
 )
 """Columns of the errors of ``Manifest.left_out``."""
 _ORIGINS = "file | >fitted | >datasheet | >cited | >prior | >assumption | >definition | >numerics"
-_VARIANCES = "kind | " + " | ".join(
-    f">{factor} = {factor}:.3f" for factor in ("gpu", "die", "vendor", "source", "rest")
-)
+_VARIANCES = "kind | " + " | ".join(f">{name} = {name}:.3f" for name in ("gpu", "die", "vendor", "source", "rest"))
 _COVERAGE = (
     "name | kernels = family | known as = kinship | >GPUs = gpus | >rows = rows:, | >inside = inside:.1f | "
     ">width = width:.2f | >CRPS = crps:.3f"

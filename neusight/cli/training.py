@@ -33,7 +33,7 @@ class TrainingOptions(opt.Benched):
     """The run that a step belongs to, and output files."""
 
     tokens: float = number(
-        "Tokens of a whole run: its days, cost and energy.", opt.OUTPUT, 1e12, low=0.0, high=1e18, placeholder="1e12"
+        "Tokens of a whole run: its days, cost and energy.", opt.OUTPUT, 1e12, low=1.0, high=1e18, placeholder="1e12"
     )
     gpu_mtbf: float | None = number(
         "Hours between faults of a GPU: checkpoints and restarts count. Default with --checkpoint or --restart: "
@@ -49,6 +49,9 @@ class TrainingOptions(opt.Benched):
         opt.OUTPUT, low=0.0, high=1e6,
     )  # fmt: skip
 
+    within_days: float | None = number(
+        "Days in which the whole run is to end: how probable that is.", opt.OUTPUT, low=1e-6, high=1e6, metavar="DAYS"
+    )
     timeline: Path | None = path(
         "Write the step for ui.perfetto.dev.", opt.OUTPUT, option="--timeline", metavar="FILE.json", former=("trace",)
     )
@@ -66,7 +69,8 @@ class TrainingOptions(opt.Benched):
 
         figures = {"gpu_mtbf_h": self.gpu_mtbf, "checkpoint_s": self.checkpoint, "restart_s": self.restart}
         faults = {name: value for name, value in figures.items() if value is not None}
-        return WholeRun(tokens=self.tokens, faults=Faults(**faults) if faults else None)
+        known = Faults(**faults) if faults else None
+        return WholeRun(tokens=self.tokens, faults=known, within_days=self.within_days)
 
 
 def training(asked: Annotated[Asked[Training], opt.FROM_SCRIPT], models: opt.Learned, options: TrainingOptions) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from math import exp
+from math import exp, log
 from operator import attrgetter
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,6 +148,10 @@ class TrainingEstimate(EstimateCore):
     def hours(self, tokens: float) -> float:
         """Of a run over so many tokens."""
         return tokens / self.tokens_per_s / 3600.0
+
+    def within_probability(self, tokens: float, hours: float) -> float:
+        """Probability that a run over so many tokens ends within so many hours."""
+        return NormalDist().cdf(log(hours / self.hours(tokens)) / spread(self.doubts))
 
     def gpu_hours(self, tokens: float) -> float:
         """Of all devices over a run of so many tokens."""

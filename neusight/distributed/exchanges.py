@@ -192,8 +192,7 @@ def collectives_share(device: DeviceSpec) -> float:
 
 
 def _part(name: str, op: str, group: Group, size: float, dtype: str, *, runs: float = 1.0, among: str = "dp") -> Part:
-    batch = KernelBatch.from_columns(
-        "collective", op=op, ranks=group.ranks, per_node=group.per_node, bytes=max(1, round(size)), dtype=dtype
-    )
+    sizes = {"ranks": group.ranks, "per_node": group.per_node, "bytes": max(1, round(size))}
+    batch = KernelBatch.from_columns("collective", op=op, dtype=dtype, **sizes)
     phase: Phase = "forward" if name == GATHER else "step" if name == TIED else "backward"
     return Part(name=name, phase=phase, batch=batch, runs=runs, group=among)

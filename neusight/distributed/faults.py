@@ -67,10 +67,11 @@ class Faults:
 
 @dataclass(frozen=True, kw_only=True)
 class WholeRun:
-    """A run over so many ``tokens``, undisturbed where ``faults`` is None."""
+    """A run over so many ``tokens``, undisturbed where ``faults`` is None; ``within_days`` it is to end."""
 
     tokens: float
     faults: Faults | None = None
+    within_days: float | None = None
 
     def stretch(self, devices: int) -> float:
         """Its time over that of an undisturbed one."""

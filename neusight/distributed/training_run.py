@@ -103,9 +103,7 @@ class TrainingRun(TrainingStep):
     def _check_experts(self) -> None:
         plan = self.plan
         if plan.ep > 1 and not self.decoder.has_experts:
-            raise ModelError(
-                f"{self.decoder.name} has no experts that ep {plan.ep} ranks could share out: leave ep at 1"
-            )
+            raise ModelError(f"{self.decoder.name} has no experts that ep {plan.ep} ranks could share: leave ep at 1")
         ranks, wanted = plan.dp * plan.cp * plan.tp, plan.ep * plan.expert_tp
         if plan.ep > 1 and ranks % wanted:
             raise ModelError(
@@ -249,9 +247,8 @@ def usual_plan(given: Mapping[str, Any], devices: int, engine: str, size_words: 
             f"{size_words or devices} over tp x pp x cp = {ranks}"
         )
     if not given.get("micro_batches"):
-        stated.setdefault(
-            "micro_batch_size", default_micro_batch(stated["global_batch_size"] // dp, sizes.pp, habits).value
-        )
+        samples = stated["global_batch_size"] // dp
+        stated.setdefault("micro_batch_size", default_micro_batch(samples, sizes.pp, habits).value)
     dtype, _ = step_precision(str(given.get("dtype") or default_dtype(None, habits).value))
     return Plan(**_habits(habits, stated, dp * sizes.cp, dtype) | stated)
 

@@ -199,3 +199,14 @@ def test_predict_and_training_have_the_same_defaults_under_pytorch() -> None:
         "--optimizer", "adam",
     )  # fmt: skip
     assert predicted["latency_s"] == pytest.approx(training["latency_s"], rel=1e-12)
+
+
+def test_a_run_ends_the_more_probably_the_later_and_half_the_time_in_its_expected_days() -> None:
+    days = as_json(*STEP)["run"]["days"]
+    runs = [as_json(*STEP, "--within-days", share * days)["run"] for share in (0.5, 1.0, 2.0)]
+    few, expected, many = (run["within_probability"] for run in runs)
+    assert expected == pytest.approx(0.5)
+    assert few < 0.1 < 0.9 < many
+    later = as_json(*STEP, "--within-days", days, "--gpu-mtbf", 100)["run"]
+    assert later["within_probability"] < 0.5
+    assert "ends within 1 days with a probability of below 1%" in run(*STEP, "--within-days", 1).stdout

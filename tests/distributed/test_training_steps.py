@@ -243,7 +243,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "interleaved": ({"pp": 4, "vp": 2, "global_batch_size": 6}, "6 micro-batches over 4 pipeline ranks"),
     "batch": ({"global_batch_size": 6}, "global batch 6 is no multiple of dp 4: 4 would be"),
     "no batch": ({"micro_batches": 0}, "without a batch: give global_batch_size"),
-    "experts": ({"ep": 2}, "small has no experts that ep 2 ranks could share out"),
+    "experts": ({"ep": 2}, "small has no experts that ep 2 ranks could share"),
     "sequence": ({"seq_len": 2047, "tp": 2}, "choose a seq_len of 2048"),
     "dtype": ({"dtype": "float8", "cluster": cluster_of("a100-sxm-80gb", 4)}, "does not compute in float8"),
     "optimizer": ({"optimizer": "lamb"}, "unknown optimizer 'lamb': one of none, sgd, adam"),
