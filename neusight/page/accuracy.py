@@ -89,9 +89,8 @@ def _rows(declared: Cells, experiment: str, summary: Mapping[str, Any]) -> Itera
     cells: Any = summary
     for key in declared["path"].split("."):
         cells = cells.get(key, ()) if isinstance(cells, Mapping) else ()
-    for place, cell in enumerate(cells):
-        if not _is_named(declared, cell):
-            continue
+    named = (numbered for numbered in enumerate(cells) if _is_named(declared, numbered[1]))
+    for place, cell in named:
         row = Accuracy(
             experiment=experiment, row=f"{declared['path']}[{place}]", name=declared["name"].format_map(cell),
             predictor=_predictor_of(cell, summary), left_out=declared.get("left_out", False),
@@ -123,10 +122,9 @@ def _is_named(declared: Cells, cell: Mapping[str, Any]) -> bool:
 
 def _share_of_answered(cell: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
     """Share of our answers that another predictor can run too."""
-    source, quantity, count = cell["source"], cell["quantity"], cell["count"]
     cells = (*summary["groups"]["source_quantities"], *summary["groups"].get("doubted", ()))
-    same = [c for c in cells if (c["source"], c["quantity"]) == (source, quantity)]
-    return min(1.0, count / same[-1]["count"]) if same else 1.0
+    same = [c for c in cells if (c["source"], c["quantity"]) == (cell["source"], cell["quantity"])]
+    return min(1.0, cell["count"] / same[-1]["count"]) if same else 1.0
 
 
 def chart(by: str, rows: Sequence[Accuracy]) -> Chart:

@@ -14,12 +14,14 @@ from neusight.defaults import words_of
 from neusight.devices import DeviceSpec
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.errors import NeusightError
+from neusight.estimates import Estimate
 from neusight.page.answers import Answer, DeviceAnswer, answer_form, charts
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, link_predictions, show_copyable
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
 from neusight.units import decimal, exact, milliseconds, scaled
+from neusight.what_if.gain import ranking
 
 _ASSUMED = (
     ("price", "price_usd_per_hour", "usd_per_hour", "price"),
@@ -46,8 +48,10 @@ def _texts(answers: Sequence[DeviceAnswer], device: DeviceSpec | None, tab: Tab)
         with ui.element("div"):
             for answer in answers:
                 _line(answer, tab.form.page.mode)
-            for warning in dict.fromkeys(text for answer in answers for text in _warnings(answer, len(answers))):
-                ui.label(warning).classes("quiet")
+            warnings = (text for answer in answers for text in _warnings(answer, len(answers)))
+            steps = (answer.estimate for answer in answers if isinstance(answer.estimate, Estimate))
+            for text in filter(None, dict.fromkeys([ranking({e.gpu: e for e in steps if e.fits}), *warnings])):
+                ui.label(text).classes("quiet")
             if device is not None:
                 _assumptions(tab, device)
         with ui.element("div").style("min-width: 0"):

@@ -29,6 +29,7 @@ from neusight.steps import StepQuestion
 from neusight.units import chance, decimal, gib, milliseconds
 from neusight.what_if import Gain, Rung, WhatIf, known
 from neusight.what_if.figures import ladder
+from neusight.what_if.gain import ranking
 
 EVERY = "all"
 """Word in place of names of optimisations: all that apply, ranked."""
@@ -76,9 +77,9 @@ def _show_step(predictor: Predictor, form: Form) -> Shown:
     answers = answer_form(predictor, form)
     estimates = [answer.estimate for answer in answers if isinstance(answer.estimate, Estimate)]
     gains = _apply(predictor, form) if form.page.apply else None
-    ladders = [ladder(gains)] if gains else []
-    differences = [figures.difference(*estimates[:2])] if len(estimates) > 1 else []
-    return Shown(charts=(*charts(form, estimates), *ladders, *differences), texts=partial(_step, answers, gains))
+    drawn = [*charts(form, estimates), *([ladder(gains)] if gains else [])]
+    drawn += [figures.difference(*estimates[:2])] if len(estimates) > 1 else []
+    return Shown(charts=tuple(drawn), texts=partial(_step, answers, estimates, gains))
 
 
 def step_question(form: Form) -> StepQuestion:
@@ -193,11 +194,10 @@ def _switches(tab: Tab) -> None:
     button.style("flex: 0 0 auto")
 
 
-def _step(answers: tuple[DeviceAnswer, ...], gains: WhatIf | None, tab: Tab) -> None:
+def _step(answers: tuple[DeviceAnswer, ...], estimates: Sequence[Estimate], gains: WhatIf | None, tab: Tab) -> None:
     for answer in answers:
         if answer.error:
             ui.label(f"{answer.gpu}: {answer.error}").classes("wrong").props('role="alert"')
-    estimates = [answer.estimate for answer in answers if isinstance(answer.estimate, Estimate)]
     for other in estimates[1:]:
         ui.label(_compare(estimates[0], other)).classes("answer")
     if gains:
@@ -213,7 +213,8 @@ def _compare(first: Estimate, second: Estimate) -> str:
         prices = " and ".join(dict.fromkeys(e.price_source.partition(": ")[0] for e in (first, second)))
         cost = f"; a million samples cost {decimal(second.cost_usd(1e6))} USD instead of {decimal(first.cost_usd(1e6))}"
         cost += f" (prices: {prices})"
-    return f"{second.gpu} is {faster} {first.gpu} (90 %: {ends[0]:.2f} to {ends[1]:.2f}){cost}"
+    probable = ranking({first.gpu: first, second.gpu: second})
+    return f"{second.gpu} is {faster} {first.gpu} (90 %: {ends[0]:.2f} to {ends[1]:.2f}); {probable}{cost}"
 
 
 def _gains(answer: WhatIf) -> None:

@@ -321,10 +321,8 @@ def _slide(tab: Tab, form: Form, value: float) -> None:
 
 
 def _line(e: Any) -> str:
-    low_s, high_s = e.interval
-    return (
-        f"{e.gpu}: {milliseconds(e.latency_s)} (90 %: {milliseconds(low_s)} to {milliseconds(high_s)}); {e.fit.words}"
-    )
+    low, high = map(milliseconds, e.interval)
+    return f"{e.gpu}: {milliseconds(e.latency_s)} (90 %: {low} to {high}); {e.fit.words}"
 
 
 VIEW = View(path="/drag", title="Drag", ask=ask, controls=controls, is_dragged=True)

@@ -65,9 +65,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], ids: Sequence[str]
     lines = [tuple(row) for row in rows]
     words = [place == 0 or all(map(_is_word, column)) for place, column in enumerate(zip(*lines, strict=True))]
     words = words or [True] * len(head)
-    titles = "".join(
-        f'<th scope="col"{_kind(word, "")}>{escape(title)}</th>' for title, word in zip(head, words, strict=True)
-    )
+    heads = zip(head, words, strict=True)
+    titles = "".join(f'<th scope="col"{_kind(word, "")}>{escape(title)}</th>' for title, word in heads)
     marks = [f' id="{escape(row_id)}" tabindex="-1"' for row_id in ids] or [""] * len(lines)
     body = "".join(f"<tr{mark}>{_cells(line, words)}</tr>" for mark, line in zip(marks, lines, strict=True))
     return f'<table class="figures" tabindex="0"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>'

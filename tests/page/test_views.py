@@ -12,6 +12,7 @@ from neusight.page import drag
 from neusight.page.form import Form, PageWords
 from neusight.questions import Step
 from neusight.units import milliseconds
+from tests.cli_runs import run
 from tests.page.conftest import Opened, serious
 
 STEP = "model=gpt2-large&gpu=h100&mode=training&batch=4"
@@ -139,7 +140,14 @@ def test_designs_that_no_other_beats(opened: Opened) -> None:
 def test_two_devices_part_by_part(opened: Opened) -> None:
     page = opened(f"/decide?{STEP.replace('h100', 'h100,mi300x')}")
     drawn(page, 3)
-    assert "as fast as h100-sxm-80gb (90 %:" in page.locator(".answer").inner_text()
+    shown = page.locator(".answer").inner_text()
+    assert "as fast as h100-sxm-80gb (90 %:" in shown
+    printed = run("predict", "gpt2-large", "--gpu", "h100,mi300x", "--mode", "training", "--batch", 4).stdout
+    faster = printed[printed.rindex("\n", 0, -1) + 1 :].strip()
+    assert " faster than " in faster
+    assert faster in shown
+    page.goto(page.url.replace("/decide", "/"))
+    page.get_by_text(faster, exact=True).wait_for()
 
 
 def test_a_switch_tells_what_an_optimisation_brings(opened: Opened) -> None:
