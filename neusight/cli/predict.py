@@ -115,7 +115,7 @@ def _warned(e: Estimate, must_fit: float) -> Estimate:
     if not e.fits or e.fit.fits_with(must_fit):
         return e
     others = [text for text in e.warnings if text != memory_warning(e)]
-    return replace(e, warnings=(*others, f"{e.fit} on {e.gpu}, which is less than --must-fit {must_fit:g}"))
+    return replace(e, warnings=(*others, f"{e.fit} on {e.gpu}: less probable than --must-fit {must_fit:g}"))
 
 
 def _rows(estimate: Estimate, by: str) -> list[dict[str, Any]]:
