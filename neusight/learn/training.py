@@ -162,9 +162,8 @@ def _refits(options: TrainOptions, fitted: FittedPhysics, report: Report | None)
 
     @cache
     def refit(gpus: frozenset[str]) -> Physics:
-        if not gpus:
-            return fitted.physics
-        return solve_physics(evidence().without(gpus), whole, report, fitted.physics).physics
+        found = solve_physics(evidence().without(gpus), whole, report, fitted.physics) if gpus else fitted
+        return found.physics
 
     return refit
 

@@ -47,6 +47,18 @@ def test_constants_that_made_the_rows_are_found() -> None:
     assert {effect[1:] for effect in problem.effects} == {(gpu, kind) for gpu in gpus for kind in kinds}
 
 
+def test_fits_without_a_device_use_the_derivatives_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [rows_of(gpu, engine) for gpu in ("a100-sxm-80gb", "h100-sxm-80gb") for engine in ("torch", "vllm")]
+    constants = with_values(PRIOR, TRUE)
+    Problem(parts, PRIOR).fit(4, None, constants)
+    timed, calls = LinkRows.timed, []
+    monkeypatch.setattr(LinkRows, "timed", lambda *given: (calls.append(given), timed(*given))[1])
+    rest = Problem(parts[2:], PRIOR)
+    found = rest.fit(8, None, constants)
+    assert len(calls) < len(rest.names)
+    assert found.loss < 1.05 * Problem(parts[2:], PRIOR).fit(25).loss
+
+
 def test_factors_tell_devices_and_sources_apart() -> None:
     gpus, slower = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s"), {"one": 1.0, "other": 1.4}
     parts = [rows_of(gpu) for gpu in gpus]

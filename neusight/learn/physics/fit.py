@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from neusight.errors import DataError
-from neusight.laws.fitted import FittedPhysics
+from neusight.laws.fitted import FittedPhysics, shipped_physics
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
@@ -36,8 +36,11 @@ def read_physics(options: FitOptions, report: Report | None = None) -> Evidence[
 def solve_physics(
     evidence: Evidence[ProblemPart], options: FitOptions, report: Report | None = None, start: Physics | None = None
 ) -> FittedPhysics:
-    """Estimate all constants, setting out from ``start``, by default from the centres of the priors."""
+    """Estimate all constants, setting out from ``start``: by default constants that ship where they are fitted
+    ``again``, else the centres of the priors.
+    """
     problem = Problem(evidence.rows, PRIOR)
+    start = shipped_physics().physics if start is None and options.again else start
 
     def step(done: int, error: float) -> None:
         if report:

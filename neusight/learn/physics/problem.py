@@ -36,7 +36,8 @@ class Measurements(ColumnRecord):
 
     ``kind`` is that of all or of each, ``measured`` a time [s] or a power [W], ``source`` who measured them. ``idle``
     are constants that were found to change none of them: later derivatives leave them out, those of further fits to the
-    same part, too. ``foreign`` are those that other rows are to explain, though they change these.
+    same part, too. ``foreign`` are those that other rows are to explain, though they change these. ``slopes`` keeps the
+    last derivatives with their place, which fits that leave other parts out begin with too.
     """
 
     device: DeviceSpec
@@ -46,6 +47,7 @@ class Measurements(ColumnRecord):
     source: str = ""
     idle: set[str] = field(default_factory=set, compare=False)
     foreign: set[str] = field(default_factory=set, compare=False)
+    slopes: dict[bytes, np.ndarray] = field(default_factory=dict, compare=False)
 
     @property
     def gpu(self) -> str:
@@ -72,7 +74,7 @@ class Measurements(ColumnRecord):
 
     def take(self, index: np.ndarray) -> Self:
         """The rows that ``index`` (integers or a mask) selects."""
-        return replace(super().take(index), idle=set(self.idle), foreign=set(self.foreign))
+        return replace(super().take(index), idle=set(self.idle), foreign=set(self.foreign), slopes={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,19 +184,21 @@ class Problem:
 
     def jacobian(self, place: np.ndarray) -> np.ndarray:
         """Derivatives of the log times, choices held: at a minimum over candidates those are the minimum's."""
-        here = [self._log_times(number, self.at(place)) for number in range(len(self.parts))]
-        slopes = np.zeros((sum(map(len, here)), len(place)), dtype=np.float32)
-        for column, name in enumerate(self.names):
-            moved = place.copy()
-            moved[column] += STEP
-            constants, start = self.at(moved), 0
-            for number, part in enumerate(self.parts):
-                end = start + len(here[number])
-                if name not in part.idle | part.foreign:
-                    slopes[start:end, column] = slope = (self._log_times(number, constants) - here[number]) / STEP
-                    if not slope.any():
-                        part.idle.add(name)
-                start = end
+        moved = {name: self.at(place + STEP * unit) for name, unit in zip(self.names, np.eye(len(place)), strict=True)}
+        for number, part in enumerate(self.parts):
+            if place.tobytes() not in part.slopes:
+                part.slopes.clear()
+                part.slopes[place.tobytes()] = self._slopes(number, self.at(place), moved)
+        return np.concatenate([part.slopes[place.tobytes()] for part in self.parts])
+
+    def _slopes(self, number: int, here: Any, moved: Mapping[str, Any]) -> np.ndarray:
+        """Derivatives of a part's log times, shape (rows, constants)."""
+        part, start = self.parts[number], self._log_times(number, here)
+        slopes = np.zeros((len(start), len(moved)), dtype=np.float32)
+        for column, (name, constants) in enumerate(moved.items()):
+            if name not in part.idle | part.foreign:
+                slopes[:, column] = (self._log_times(number, constants) - start) / STEP
+        part.idle.update(name for name, slope in zip(moved, slopes.T, strict=True) if not slope.any())
         return slopes
 
     def _log_times(self, number: int, constants: Any) -> np.ndarray:
@@ -207,16 +211,17 @@ class Problem:
         start: Any | None = None,
         tolerance: float = 1e-4,
     ) -> Solution:
-        """Solve from the centres of the priors, or from constants that were fitted to much the same measurements."""
-        known = [priors(self.prior)[name] for name in self.names]
-        centre = np.array([encode(prior, prior.value) for prior in known])
-        prior = {"centre": centre, "spread": np.array([prior.spread for prior in known])}
+        """Solve from the centres of the priors, or from constants that were fitted to much the same measurements, near
+        which derivatives hardly change: those of the start serve all steps (chord method).
+        """
+        spread = np.array([priors(self.prior)[name].spread for name in self.names])
+        sought = np.array([any(name not in part.foreign for part in self.parts) for name in self.names])
+        prior = {"centre": self.place_of(self.prior), "spread": spread, "sought": sought}
         # The first evaluation makes the choices that the derivatives hold.
         first = None if start is None else self.place_of(start)
-        foreign = set.intersection(*(part.foreign for part in self.parts))
-        prior["sought"] = np.array([name not in foreign for name in self.names])
-        functions = self.rows(), self.evaluate, self.jacobian
-        return solve(*functions, prior, steps=steps, report=report, start=first, tolerance=tolerance)
+        jacobian = self.jacobian if first is None else lambda place: self.jacobian(first)
+        told = {"steps": steps, "report": report, "start": first, "tolerance": tolerance}
+        return solve(self.rows(), self.evaluate, jacobian, prior, **told)
 
     def place_of(self, constants: Any) -> np.ndarray:
         """Constants on the scales on which they are estimated, in the order of ``names``."""
