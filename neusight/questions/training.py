@@ -198,8 +198,9 @@ class Training(Configured, OnCluster, WithExperts, Planned):
         engine = replace(engine, attention=self.attention_kernel) if self.attention_kernel else engine
         engine = replace(engine, attention_dropout=True, hidden_dropout=True) if self.dropout else engine
         graphed = tuple(self.graphed.split(",")) if self.graphed else ()
-        chunks: dict[str, Any] = {"chunk_layers": self._chunks(), "chunk_group": self.chunk_group or 0}
-        return replace(run, engine=engine, graphed=graphed, **chunks)
+        return replace(
+            run, engine=engine, graphed=graphed, chunk_layers=self._chunks(), chunk_group=self.chunk_group or 0
+        )
 
     def _chunks(self) -> tuple[int, ...]:
         try:

@@ -397,3 +397,32 @@ def test_one_kernel_quantises_for_a_latent_cache() -> None:
         )
         kernels[name] = (narrow - wide) / further_kernel_s(device, PHYSICS)
     assert kernels == pytest.approx({"given": 3, "latent": 1}, abs=0.1)
+
+
+def test_grid_for_a_latent_cache_holds_blocks_without_keys() -> None:
+    """SGLang's Triton kernel launches parts for 256 of 142 SMs, of which 4 keys fill one: the others end at once."""
+    latent = {"heads": 16, "kv_heads": 1, "head_dim": 576, "value_dim": 512, "shared_kv": True, "kv_len": 4}
+    few, many = (
+        times(prompt(1, batch=batch, **latent), "l40s", "sglang", "triton").serial_s[0] for batch in (128, 256)
+    )
+    vain_s = 128 * 255 / (142 * PHYSICS.matrix.blocks_of_sm) * PHYSICS.stream.latency_s
+    assert 0.999 * vain_s < many - few < 1.2 * vain_s
+
+
+def test_parts_of_a_prompt_are_put_together_row_by_row() -> None:
+    """FlashInfer cuts the keys of few queries where products are synchronous; PrefillSM90Plan does not."""
+    shape = {"batch": 1, "heads": 32, "kv_heads": 32, "kv_len": 4096}
+    cut, whole = (
+        times(prompt(256, **shape), gpu, "flashinfer", "flashinfer").fixed_overhead_s[0]
+        for gpu in ("a800-sxm-80gb", "h800-sxm-80gb")
+    )
+    rows_s = 256 * 32 / (108 * PHYSICS.matrix.blocks_of_sm) * PHYSICS.stream.latency_s
+    assert whole < rows_s < cut < 2.0 * rows_s
+
+
+def test_queries_of_an_indexer_follow_each_other_without_a_prologue() -> None:
+    """DeepGEMM's kernel is persistent: twice as many requests of one tile take twice as long."""
+    shape = {"heads": 32, "kv_heads": 1, "op": "indexer", "dtype": "float8"}
+    few, many = (times(prompt(64, batch=n, **shape), "h100-sxm-80gb", "deepgemm", "") for n in (4096, 8192))
+    assert many.compute_s[0] == pytest.approx(2.0 * few.compute_s[0], rel=0.02)
+    assert many.serial_s[0] == pytest.approx(2.0 * few.serial_s[0], rel=0.02)

@@ -17,6 +17,7 @@ from neusight.executors.gpu.expected.times import Times, further_kernel_s, start
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import among, attention_keys, attention_pairs, value_width
+from neusight.laws.bounds import overlapped_s
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 from neusight.laws.waves import rounds
@@ -48,15 +49,15 @@ def attention_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions,
     r"""What fused attention asks of each resource.
 
     .. math::
-        t_c = \frac{(r (K + K_0) + K_{max} - K) B_q B_k c + K_{max} l}{f} + r (2 P + K) t_D,\quad
+        t_c = \frac{(r (K + K_0) + K_{max} - K) B_q B_k c + K_{max} l}{f} + r \left(\frac{K b}{W} + 2 P t_D\right),\quad
         c = \lambda \left(\frac{F}{\eta F_{SM}} + \frac{F e}{2 \cdot 128\, R} + \xi (1 / 16 + 4 / L)\right)
 
     Rounds r of the busiest SM, K tiles of B_k keys for B_q queries, c cycles a score: products, keys and values from
-    shared memory once for R rows, which matrix units that read it do beside their products, and what is exposed of the
-    softmax, exponentials and operations on L lanes. Kernels without a pipeline wait for DRAM's latency t_D on the way,
-    over P tiles that they pass. Kernels whose blocks fetch their work begin with the
-    longest: the even share, or the longest alone. Few queries are cut along their keys into 1 part or as many as fill
-    the SMs once or twice, whichever takes the least.
+    shared memory once for R rows, which matrix units that read it do beside their products, and what is exposed of
+    the softmax, exponentials and operations on L lanes. Kernels without a pipeline wait for the b bytes of a tile at
+    the rate W of one block and, where there is a window, for DRAM's latency t_D over P tiles that they pass. Kernels
+    whose blocks fetch their work begin with the longest: the even share, or the longest alone. Few queries are cut
+    along their keys into 1 part or as many as fill the SMs once or twice, whichever takes the least.
 
     Args:
         batch: attention over keys and values of one or several heads, with windows, latent caches or selected keys.
@@ -75,8 +76,8 @@ def attention_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions,
     compute_s, l2_s, serial_s = _shared_times(s, blocks, score_cycles, parts)
     scores = blocks.count * blocks.rows * blocks.tiles * blocks.keys
     # The first blocks wait for lengths and pages; those that score have no pages.
-    asynchronous = s.asynchronous & (batch["op"] != "indexer")
-    entry_s = physics.attention.entry_s * np.where(asynchronous, physics.attention.entry_asynchronous, 1.0)
+    longer = np.where(batch["op"] == "indexer", 1.0, physics.attention.entry_asynchronous)
+    entry_s = physics.attention.entry_s * np.where(s.asynchronous, longer, 1.0)
     return Times(
         compute_s=compute_s,
         dram_s=s.cold_bytes / sustained_dram_bytes_per_s(device, physics),
@@ -103,8 +104,7 @@ def _score_cycles(s: Scores, blocks: AttentionBlocks) -> np.ndarray:
     reads = s.asynchronous | (~traits["pipelined"] & able)
     unit = MatrixUnit(device, s.physics)
     share = share * np.where(reads, 1.0, unit.synchronous_share(s.product))
-    rate = unit.sustained(s.product) / device.sm_count * share
-    products = flops * s.clock / rate
+    products = flops * s.clock * device.sm_count / (unit.sustained(s.product) * share)
     # Matrix units that read shared memory do so beside their products.
     readers = np.where(reads, np.inf, np.minimum(blocks.rows, ROWS_OF_WARP))
     fetched = flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
@@ -122,50 +122,53 @@ def _shared_times(
     s: Scores, blocks: AttentionBlocks, score_cycles: np.ndarray, parts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(arithmetic, L2, waiting) [s] of blocks that are cut into so many parts."""
-    law, device = s.physics.attention, s.device
+    law, device, b = s.physics.attention, s.device, s.batch
     tiles, longest, count = np.ceil(blocks.tiles / parts), np.ceil(blocks.longest / parts), blocks.count * parts
     tiles = np.where(parts > 1.0, tiles, blocks.tiles)
     tile_bytes = blocks.keys * s.width * s.cache_size
     tile_cycles = blocks.rows * blocks.keys * score_cycles + _widening_cycles(s) * blocks.keys * s.width
     share = count / device.sm_count
     # Tiles of scores alone wait for no tile before them.
-    chain_cycles = np.where(s.batch["op"] == "indexer", 0.0, law.latency_cycles * longest)
+    chain_cycles = np.where(b["op"] == "indexer", 0.0, law.latency_cycles * longest)
     compute_s = (_busiest_tiles(s, share, tiles, longest) * tile_cycles + chain_cycles) / s.clock
     partial = np.where(parts > 1.0, PARTIAL_BYTES * s.result_elements * parts, 0.0)
     port = law.l2_share * device.sustained_l2_bytes_per_s / device.sm_count
     # A pair of blocks that share a query's heads share the keys that it chose (PTX ISA, tcgen05, cta_group::2).
     sharing = np.where(s.chosen & s.asynchronous & ~s.decode, device.facts.matrix_rows / HOPPER_ROWS, 1.0)
     moved = count * tiles * tile_bytes / sharing + s.query_bytes + 2.0 * s.result_elements + partial
-    resident = np.where(blocks.small, law.resident_small, s.physics.matrix.blocks_of_sm)
+    alone = ~s.traits["pipelined"] & ~s.decode
+    # Blocks for narrow heads have half of the warps, so that two share an SM; more do where queries are single.
+    wide = s.whole | (alone & (b["head_dim"] > NARROW_HEAD))
+    resident = np.select([blocks.small, wide], [law.resident_small, 1.0], s.physics.matrix.blocks_of_sm)
     turns = rounds(share / resident, 1, s.physics.cuda_cores.tail_share)
     under_way = law.stream_bytes_per_s / np.where(s.asynchronous, s.physics.matrix.step_asynchronous, 1.0)
     # What another block of the same heads has brought is in L2.
-    distinct_keys = s.batch["batch"] * s.batch["kv_heads"].astype(float) * attention_keys(s.batch)
-    first = np.minimum(distinct_keys / (count * tiles * blocks.keys), 1.0)
+    first = np.minimum(b["batch"] * b["kv_heads"] * attention_keys(b) / (count * tiles * blocks.keys), 1.0)
     stream_s = tile_bytes / under_way * (1.0 - (1.0 - s.physics.matrix.step_hot) * (1.0 - first * (1.0 - s.hot)))
-    waiting_s = (turns - np.minimum(turns, 1.0)) * law.chain_s + turns * tiles * stream_s
-    alone = ~s.traits["pipelined"] & ~s.decode
-    if alone.any():
-        compute_s = compute_s + np.where(alone, _fetching_s(s, blocks, share), 0.0)
+    # Persistent kernels of scores alone fetch the next queries meanwhile (DeepGEMM, fp8_mqa_logits, kNumQStages).
+    following = np.where(alone | (b["op"] == "indexer"), 0.0, turns - np.minimum(turns, 1.0))
+    # Blocks without keys still wait for the lengths.
+    empty = blocks.count * np.maximum(blocks.launched_parts - parts, 0.0)
+    empty_s = empty / (device.sm_count * s.physics.matrix.blocks_of_sm) * s.physics.stream.latency_s
+    waiting_s = following * law.chain_s + turns * tiles * stream_s + empty_s
+    compute_s = compute_s + np.where(alone, waiting_s + _passing_s(s, blocks, share), 0.0)
     return compute_s, moved / (port * np.minimum(count, device.sm_count)), np.where(alone, 0.0, waiting_s)
 
 
-def _fetching_s(s: Scores, blocks: AttentionBlocks, share: np.ndarray) -> np.ndarray:
-    """Time [s] that blocks without a pipeline wait for memory: for the page of every tile that they pass over and
-    to agree on whether a window holds any of it, and then for keys and values one after the other."""
-    # Blocks for narrow heads have half of the warps, so that two share an SM.
-    share = share / np.where(s.batch["head_dim"] <= NARROW_HEAD, s.physics.matrix.blocks_of_sm, 1.0)
+def _passing_s(s: Scores, blocks: AttentionBlocks, share: np.ndarray) -> np.ndarray:
+    """Time [s] for which blocks without a pipeline agree, tile by tile of all keys, on whether a window holds any of
+    it."""
     everything = KernelBatch(s.batch.family, {**s.batch.columns, "window": np.zeros_like(s.batch["window"])})
-    passed = _busiest_tiles(s, share, *key_tiles(everything, blocks.queries, blocks.keys))
-    trips = s.physics.attention.passing_trips * passed
-    return (trips + _busiest_tiles(s, share, blocks.tiles, blocks.longest)) * s.physics.stream.latency_s
+    reach = key_tiles(everything, blocks.queries, blocks.keys)
+    passed = _busiest_tiles(s, share / s.physics.matrix.blocks_of_sm, *reach)
+    return np.where(s.batch["window"] > 0, s.physics.attention.passing_trips * passed * s.physics.stream.latency_s, 0.0)
 
 
 def _busiest_tiles(s: Scores, share: np.ndarray, tiles: np.ndarray, longest: np.ndarray) -> np.ndarray:
     """Tiles that the busiest SM works through, of ``share`` blocks an SM, and what it spends before them; blocks
     that fetch their work take the longest rows of queries first."""
     law = s.physics.attention
-    prologue = np.where(s.asynchronous, law.prologue_asynchronous, law.prologue_tiles)
+    prologue = np.where(s.asynchronous, law.prologue_asynchronous * (s.batch["op"] != "indexer"), law.prologue_tiles)
     in_order = rounds(share, 1, s.physics.cuda_cores.tail_share) * (tiles + prologue) + longest - tiles
     longest_first = np.maximum(share * (tiles + prologue), longest + prologue)
     return np.where(s.asynchronous & (longest > tiles), longest_first, in_order)
@@ -177,28 +180,24 @@ def _widening_cycles(s: Scores) -> np.ndarray:
     """
     law, floats = s.physics.attention, among(s.batch["kv_dtype"], FLOAT_CACHES)
     operations = np.where(floats, law.widening, law.widening_integers)
-    return np.where(s.cache_size < s.size, operations / issue_slots(s.device), 0.0)
+    return np.where((s.cache_size < s.size) | s.widened, operations / issue_slots(s.device), 0.0)
 
 
 def _pick_parts(s: Scores, blocks: AttentionBlocks, score_cycles: np.ndarray) -> np.ndarray:
     """Parts of least time: 1, or as many as let all blocks run at once, one or two on an SM."""
-    best, merge_s = np.ones(len(s.batch)), further_kernel_s(s.device, s.physics)
-    least = _unlimited_s(s, blocks, score_cycles, best)
-    most = np.minimum(blocks.tiles, s.traits["most_parts"])
-    for filled in (1.0, 2.0):
-        parts = np.floor(np.clip(filled * s.device.sm_count / blocks.count, 1.0, most))
-        parts = np.where(blocks.divisible, parts, 1.0)
-        time_s = _unlimited_s(s, blocks, score_cycles, parts) + np.where(parts > 1.0, merge_s, 0.0)
-        better = time_s < least
-        best, least = np.where(better, parts, best), np.where(better, time_s, least)
-    return best
+    most = np.minimum(blocks.tiles, np.maximum(blocks.launched_parts, s.traits["most_parts"]))
+    filled = [np.clip(blocks_of_sm * s.device.sm_count / blocks.count, 1.0, most) for blocks_of_sm in (0.0, 1.0, 2.0)]
+    candidates = [np.where(blocks.divisible, np.floor(parts), 1.0) for parts in filled]
+    times_s = [_unlimited_s(s, blocks, score_cycles, parts) for parts in candidates]
+    return np.choose(np.argmin(times_s, axis=0), candidates)
 
 
 def _unlimited_s(s: Scores, blocks: AttentionBlocks, score_cycles: np.ndarray, parts: np.ndarray) -> np.ndarray:
-    """Time at full clock [s], with the usual ``overlap`` of four: near enough to choose by."""
+    """Time at full clock [s]: near enough to choose by."""
     dram_s = s.cold_bytes / sustained_dram_bytes_per_s(s.device, s.physics)
+    merge_s = np.where(parts > 1.0, further_kernel_s(s.device, s.physics), 0.0) + _merging_s(s, parts)
     times_s = (*_shared_times(s, blocks, score_cycles, parts), dram_s)
-    return np.sqrt(np.sqrt(sum(np.square(np.square(time_s)) for time_s in times_s)))
+    return merge_s + overlapped_s(times_s, s.physics.cuda_cores.overlap)
 
 
 def _auxiliary_kernel_s(s: Scores, parts: np.ndarray) -> np.ndarray:
@@ -224,12 +223,20 @@ def _auxiliary_kernel_s(s: Scores, parts: np.ndarray) -> np.ndarray:
     casts = np.where(b["shared_kv"], np.minimum(traits["cast_kernels"], 1.0), traits["cast_kernels"])
     kernels += np.where(cast, casts, 0.0) + SWAP_KERNELS * swapped
     moved = np.where(context, law.passes * (new + queries), np.where(written, COPIED * new, 0.0))
-    moved += np.where(cast & (traits["cast_kernels"] > 0.0), NARROWING_BYTES * s.query_bytes, 0.0)
+    narrows = cast & (traits["cast_kernels"] > 0.0) & (s.narrowed | traits["casts_narrow"])
+    moved += np.where(narrows, NARROWING_BYTES * s.query_bytes, 0.0)
     summed = np.where((b["op"] == "backward") & (s.stored_size == WIDE_BYTES), 1.0, 0.0)
     kernels, moved = kernels + SUM_KERNELS * summed, moved + SUM_BYTES * s.query_bytes * summed
     ports = law.l2_share * s.device.sustained_l2_bytes_per_s
     each = (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics) + s.hot / ports
-    return kernels * further_kernel_s(s.device, s.physics) + moved * each
+    return kernels * further_kernel_s(s.device, s.physics) + moved * each + _merging_s(s, parts)
+
+
+def _merging_s(s: Scores, parts: np.ndarray) -> np.ndarray:
+    """Time [s] for which blocks that put parts together wait for memory, one row of a head after the other
+    (FlashInfer, cascade.cuh); scores have no parts to put together."""
+    rows = np.where((parts > 1.0) & (s.batch["op"] != "indexer"), s.batch["batch"] * s.batch["heads"] * s.q, 0.0)
+    return rows / (s.device.sm_count * s.physics.matrix.blocks_of_sm) * s.physics.stream.latency_s
 
 
 def attention_shape(
@@ -241,7 +248,7 @@ def attention_shape(
     blocks = AttentionBlocks.of(s)
     parts = _pick_parts(s, blocks, _score_cycles(s, blocks))
     share = blocks.count * parts / device.sm_count
-    scores = batch["batch"] * batch["heads"] * attention_pairs(s.batch)
+    scores = batch["batch"] * batch["heads"] * attention_pairs(batch)
     return {
         "log2_blocks_per_sm": np.log2(share),
         "round_fill": share / np.ceil(share),

@@ -34,6 +34,7 @@ class AttentionBlocks:
     queries: np.ndarray
     small: np.ndarray
     divisible: np.ndarray
+    launched_parts: np.ndarray
 
     @classmethod
     def of(cls, s: Scores) -> AttentionBlocks:
@@ -53,7 +54,9 @@ class AttentionBlocks:
         tiles, longest = key_tiles(b, queries, keys)
         light = s.narrowed | ~packed | (group == 1.0)
         small, cuts = traits["small_decode_blocks"], traits["cuts_prefill"]
-        cut = (cuts == "always") | ((at_hand <= 2 * s.device.facts.matrix_rows) & (cuts == "short"))
+        short = (at_hand <= 2 * s.device.facts.matrix_rows) & (cuts == "short")
+        cut = short | ((cuts == "synchronous") & ~s.asynchronous)
+        sms = 2.0 ** np.ceil(np.log2(s.device.sm_count))
         return cls(
             rows=rows,
             keys=keys,
@@ -63,14 +66,14 @@ class AttentionBlocks:
             queries=queries,
             small=s.decode & ((small == "always") | ((small == "light") & light)),
             divisible=np.where(s.decode, ~s.whole, cut & ~s.sparse),
+            launched_parts=np.where(s.decode & b["shared_kv"] & traits["latent_grid_by_sms"], sms, 0.0),
         )
 
 
 def _tile_rows(s: Scores, at_hand: np.ndarray) -> np.ndarray:
     """Rows of a block: the fewest that a kernel is compiled for and that hold what is at hand."""
     traits, head = s.traits, s.batch["head_dim"]
-    narrow_head = (head <= NARROW_HEAD) & (traits["narrow_head_rows"] > 0.0)
-    most = np.where(narrow_head, traits["narrow_head_rows"], traits["most_rows"])
+    most = traits["most_rows"]
     if s.device.shared_memory_per_sm_bytes < LARGE_SHARED_BYTES:
         most = np.minimum(most, traits["small_sm_rows"])
     taller = np.where(s.asynchronous & ~s.sparse, s.device.facts.matrix_rows / HOPPER_ROWS, 1.0)
@@ -83,13 +86,11 @@ def _tile_rows(s: Scores, at_hand: np.ndarray) -> np.ndarray:
 
 def _tile_keys(s: Scores) -> np.ndarray:
     """Keys of a tile."""
-    traits = s.traits
+    traits, widest = s.traits, s.traits["widest_key_tile"]
     least = np.where(s.device.shared_memory_per_sm_bytes < LARGE_SHARED_BYTES, traits["small_sm_least_keys"], 64.0)
     wide = np.clip(2.0 ** np.floor(np.log2(TILE_ELEMENTS / s.batch["head_dim"])), least, 256.0)
-    gain = np.where(s.size < 2.0, traits["narrow_tile_gain"], 1.0)
     able = (traits["wide_tiles"] == "always") | (~s.decode & s.asynchronous)
-    widest = traits["widest_key_tile"]
-    return np.where(able & (widest > 0.0), np.minimum(wide, widest) * gain, traits["key_tile"])
+    return np.where(able & (widest > 0.0), np.minimum(wide, widest), traits["key_tile"])
 
 
 def key_tiles(b: KernelBatch, queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -97,13 +98,11 @@ def key_tiles(b: KernelBatch, queries: np.ndarray, keys: np.ndarray) -> tuple[np
     the keys of their mean and of half of the block's length, or all of it where a window moves along."""
     touched, q = attention_keys(b), b["q_len"].astype(float)
     kv, window = b["kv_len"].astype(float), b["window"]
-    seen = attention_pairs(b) / q
     apart = np.where(window > 0, queries - 1.0, (queries - 1.0) / 2.0)
     alone = q <= queries
-    union = np.where(alone, touched, np.minimum(seen + apart, touched))
+    union = np.where(alone, touched, np.minimum(attention_pairs(b) / q + apart, touched))
     tiles = np.where(alone, np.ceil(union / keys), np.minimum(union / keys + 0.5, np.ceil(kv / keys)))
-    most = np.where(window > 0, np.minimum(window, kv), kv)
-    most = np.where(b["selected"] > 0, np.minimum(b["selected"], most), most)
+    most = np.select([b["selected"] > 0, window > 0], [np.minimum(b["selected"], kv), np.minimum(window, kv)], kv)
     widest = np.minimum(np.where(b["selected"] > 0, most, touched), most + np.where(window > 0, queries, 0.0))
     longest = np.where(alone, tiles, np.ceil(widest / keys))
     return np.maximum(tiles, 1.0), np.maximum(np.maximum(longest, tiles), 1.0)

@@ -78,11 +78,9 @@ class Scores:
     @cached_property
     def asynchronous(self) -> np.ndarray:
         """Whether products run beside the rest of a warp's work."""
-        if not self.device.facts.reads_shared_memory:
-            return np.zeros(len(self.batch), dtype=bool)
-        if self.device.facts.matrix_rows <= HOPPER_ROWS:
-            return self.traits["asynchronous"]
-        return self.traits["asynchronous"] & (padding(self.batch["head_dim"], self.traits["tall_widths"]) == 1.0)
+        facts, widths = self.device.facts, self.traits["tall_widths"]
+        compiled = (facts.matrix_rows <= HOPPER_ROWS) | (padding(self.batch["head_dim"], widths) == 1.0)
+        return self.traits["asynchronous"] & facts.reads_shared_memory & compiled
 
     @cached_property
     def tall(self) -> np.ndarray:
@@ -144,9 +142,11 @@ class Scores:
 
     @cached_property
     def width(self) -> np.ndarray:
-        """Elements that lie in memory for a key and its value."""
+        """Elements that a block loads for a key and its value."""
         head, value = self.batch["head_dim"], value_width(self.batch)
-        return np.where(self.batch["shared_kv"], np.maximum(head, value), head + value)
+        return np.where(
+            self.batch["shared_kv"] & ~self.traits["loads_latent_twice"], np.maximum(head, value), head + value
+        )
 
     @cached_property
     def flops(self) -> np.ndarray:
