@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -220,8 +220,8 @@ class Problem:
         # The first evaluation makes the choices that the derivatives hold.
         first = None if start is None else self.place_of(start)
         jacobian = self.jacobian if first is None else lambda place: self.jacobian(first)
-        told = {"steps": steps, "report": report, "start": first, "tolerance": tolerance}
-        return solve(self.rows(), self.evaluate, jacobian, prior, **told)
+        found_from = partial(solve, self.rows(), self.evaluate, jacobian, prior, start=first)
+        return found_from(steps=steps, report=report, tolerance=tolerance)
 
     def place_of(self, constants: Any) -> np.ndarray:
         """Constants on the scales on which they are estimated, in the order of ``names``."""
