@@ -27,7 +27,7 @@ OPTIMIZERS = tuple(algorithms())
 NOTHING_SELECTED = (("*", 1e-12),)
 """``Request.shares`` of what selects nothing by values that are not known."""
 _LONGEST_S = 86_400
-_MOST_STEPS = 10_000
+MOST_STEPS = 10_000
 """Of denoising: the longest chains that models are trained with have 4,000 (Nichol and Dhariwal 2021, section 3)."""
 SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
 SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "dualpipe", "asynchronous")
@@ -152,8 +152,8 @@ class Request:
             raise ModelError(
                 f"optimizer {request.optimizer}: inference has no optimizer: leave it out, or give mode training"
             )
-        if request.steps and (request.mode == "training" or request.steps > _MOST_STEPS):
-            raise ModelError(f"steps {request.steps}: give at most {_MOST_STEPS:,}, and none in training")
+        if request.steps and (request.mode == "training" or request.steps > MOST_STEPS):
+            raise ModelError(f"steps {request.steps}: give at most {MOST_STEPS:,}, and none in training")
         if request.grad_scaler and request.optimizer == "none":
             raise ModelError("grad_scaler: there is no optimizer to scale gradients for: name one, or leave it out")
         return request

@@ -11,6 +11,7 @@ import typer
 
 from neusight.cli import options as opt
 from neusight.cli.asked import described
+from neusight.cli.output import Output, busy, figures, line
 from neusight.questions import Step
 from neusight.questions.field import path, text
 from neusight.questions.parts import OnGpu, Seeded
@@ -54,7 +55,6 @@ def check(
     - `neusight models check transformers --report experiments/architectures`
     """
     from neusight.api import Predictor
-    from neusight.cli.output import Output, busy
     from neusight.devices import load_device
     from neusight.lab.architectures import check as checked
     from neusight.lab.architectures import drawn, grouped
@@ -80,7 +80,6 @@ def check(
 
 
 def _human(answers: Sequence[Answer], data: dict[str, Any]) -> None:
-    from neusight.cli.output import figures, line
 
     columns = "architecture = kind | layers | >latency = latency_s | >took = {seconds:.1f} s"
     rows = (asdict(answer) | {"inputs": answer.group or " ".join(answer.inputs)} for answer in answers)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from neusight.cli import options as opt
 from neusight.cli.output import Output, busy, figures, line, note
 from neusight.questions.field import required, switch, text, texts, whole
-from neusight.questions.parts import OnGpu, Seeded
+from neusight.questions.parts import Assurance, OnGpu, Seeded
 from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
 
@@ -71,6 +71,14 @@ class MeasuredRows(opt.Limited, opt.OfSplit, OnGpu, Seeded):
         opt.CHOICE, metavar="TIME=LIMIT,…",
     )  # fmt: skip
     suspect: bool = switch("Count rows that their source or a check doubts as well.", opt.CHOICE)
+
+    def check(self) -> None:
+        """Raises:
+        FieldError: what is no service level.
+        """
+        super().check()
+        for level in self.slo:
+            Assurance(slo=level)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,23 +79,13 @@ class ParameterGroup:
         texts = {name: values.pop(name) for name in names}
         texts = {name: value for name, value in texts.items() if value not in (None, [], ())}
         for name, text in texts.items():
-            self._refuse_empty(name, text)
-        if not self.from_help or not (source := values.pop(FROM.name)):
+            _refuse_empty(self.declared[name], text)
+        source = values.pop(FROM.name) if self.from_help else None
+        if source is None:
             return self.read(texts, None)
+        _refuse_empty(FROM, source)
         noun, words = launched_words(self.nouns, source, texts)
         return self.read({**{name: word for name, word in words.items() if name in names}, **texts}, noun)
-
-    def _refuse_empty(self, name: str, given: Any) -> None:
-        """Raises:
-        BadParameter: an empty text of an option that takes a number or one of some words.
-        """
-        field = self.declared[name].field
-        is_number = field.kind in ("whole", "number", "lengths")
-        if isinstance(given, str) and not given.strip() and (field.choices or is_number):
-            try:
-                field.read(name, given)
-            except FieldError as error:
-                raise option_error(self.declared, error) from None
 
     @property
     def renamed(self) -> dict[str, str]:
@@ -106,6 +96,15 @@ class ParameterGroup:
                 today = f"{former}, given as {declared.option}" if declared.field.argument else declared.option
                 names[f"--{former.replace('_', '-')}"] = today
         return names
+
+
+def _refuse_empty(declared: NamedField, given: Any) -> None:
+    """Raises:
+    BadParameter: an empty text.
+    """
+    if any(isinstance(text, str) and not text.strip() for text in (given if isinstance(given, list) else [given])):
+        expected = _metavar(declared.field, lists=False)
+        raise typer.BadParameter(f"is empty: give {expected}, or leave it out", param_hint=declared.option)
 
 
 def _parameter(declared: NamedField, lists: bool) -> Parameter:

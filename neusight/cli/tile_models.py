@@ -11,6 +11,7 @@ from neusight.cli import options as opt
 from neusight.cli.asked import described
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, figures, line
+from neusight.errors import ArtifactError, nearest
 
 if TYPE_CHECKING:
     from neusight.executors.gpu.tile_models.artifact import Manifest
@@ -53,7 +54,6 @@ def show_model(
     """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest. Of `physics` all
     numbers of the laws by origin, and which rows would move those that no data move.
     """
-    from neusight.errors import ArtifactError, nearest
     from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 
     name, folders = model.name, {folder.name: folder for folder in artifact_folders(models.tile_models)}
@@ -70,7 +70,6 @@ def show_model(
 def _show_constants(tile_models: Path | None, form: str) -> None:
     """Show numbers of all laws by origin, and those at their prior with the rows that would move them."""
     from neusight.distributed.factors import shipped_factors
-    from neusight.errors import ArtifactError
     from neusight.laws.fitted import STORES, UNMOVED, shipped
     from neusight.laws.origins import numbers_in_code
 

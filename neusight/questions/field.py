@@ -10,14 +10,14 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from neusight.errors import ModelError, UnitError, nearest, shown
+from neusight.errors import LoadError, ModelError, UnitError, nearest, shown
 from neusight.quick_dataclasses import dataclass
 from neusight.units import parse, parse_image_size
 
 if TYPE_CHECKING:
     from neusight.questions.question import Question
 
-Kind = Literal["text", "texts", "path", "whole", "number", "lengths", "switch", "image"]
+Kind = Literal["text", "texts", "path", "whole", "number", "lengths", "switch", "image", "level"]
 MOST = 10**9
 """Samples, tokens and other counts: more are a slip of the keyboard."""
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -65,7 +65,7 @@ class FieldSpec:
     Attributes:
         kind: ``text``; ``texts``, several of which are repeated; ``path``; ``whole`` number; ``number``; ``lengths``,
             a number, or a text of several, see ``numbers_of``; ``switch``, on or off; ``image``, a whole number of
-            pixels, or a text of width and height such as 768x512.
+            pixels, or a text of width and height such as 768x512; ``level``, a service level as ``Slo`` reads it.
         help: one sentence for people who do not know the field.
         panel: title of the group in which the help shows it.
         unit: kind of quantity that ``neusight.units.parse`` reads, for numbers that people write with their unit.
@@ -128,7 +128,7 @@ class FieldSpec:
             FieldError: another type, a number out of bounds, or an unknown word.
         """
         checks = {"texts": self._texts, "text": self._word, "path": _path, "switch": _switch, "image": self._image}
-        return {**checks, "lengths": self._lengths}.get(self.kind, self._within)(name, value)
+        return {**checks, "lengths": self._lengths, "level": _level}.get(self.kind, self._within)(name, value)
 
     def write(self, value: Any) -> str:
         """The text that ``read`` reads as the value."""
@@ -207,10 +207,9 @@ class FieldSpec:
         return tuple(values)
 
     def _check_pairs(self, name: str, values: Sequence[str]) -> None:
-        keys = [text.partition("=")[0] for text in values if all(text.partition("="))]
-        if len(keys) < len(values):
-            wrong = next(text for text in values if not all(text.partition("=")))
-            raise FieldError(name, f"'{shown(wrong)}' is no pair: write it like {self.metavar}")
+        if wrong := [text for text in values if not all(text.partition("="))]:
+            raise FieldError(name, f"'{shown(wrong[0])}' is no pair: write it like {self.metavar}")
+        keys = [text.partition("=")[0] for text in values]
         if repeated := [key for place, key in enumerate(keys) if key in keys[:place]]:
             raise FieldError(name, f"'{shown(repeated[0])}' is given twice: leave out one of them")
 
@@ -246,6 +245,16 @@ def _switch(name: str, value: Any) -> bool:
     if not isinstance(value, bool | str) or word not in (*_TRUE, *_FALSE):
         raise FieldError(name, f"'{shown(value)}': give true or false")
     return word in _TRUE
+
+
+def _level(name: str, value: Any) -> str:
+    from neusight.serving.slo import Slo
+
+    try:
+        Slo.named(str(value))
+    except LoadError as error:
+        raise FieldError(name, str(error)) from None
+    return str(value)
 
 
 def _path(name: str, value: Any) -> Path:

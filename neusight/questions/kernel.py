@@ -124,10 +124,8 @@ class KernelCall(OnCluster):
         if name != "shape" or not isinstance(value, list | tuple):
             yield name, value
             return
-        names = {word for field in cls.fields().values() for word in (field.name, *field.field.former)} - {
-            *cls.KEYS,
-            "per_node",
-        }
+        names = {word for field in cls.fields().values() for word in (field.name, *field.field.former)}
+        names -= {*cls.KEYS, "per_node"}
         pairs = {text: text.partition("=") for text in value if isinstance(text, str)}
         moved = {text: (key, word) for text, (key, _, word) in pairs.items() if key in names}
         yield name, tuple(text for text in value if text not in moved)
@@ -187,9 +185,8 @@ class KernelCall(OnCluster):
             return KernelBatch.of([replace(kernel, **limits)])
         ranks = int(batch["ranks"][0])
         within = int(shape.get("per_node", 0)) or self._within(ranks, place)
-        batch = kernel_named(
-            kernel, {**shape, "per_node": within, **{name: limit for name, limit in limits.items() if limit}}
-        )
+        given = {name: limit for name, limit in limits.items() if limit}
+        batch = kernel_named(kernel, {**shape, "per_node": within, **given})
         if within and self.nodes and ranks != self.nodes * within:
             raise FieldError("nodes", f"{self.nodes}: {ranks} ranks, {within} of a node, fill {ranks // within}")
         return batch

@@ -118,11 +118,8 @@ def _configuration(given: Mapping[str, str], flags: Flags) -> dict[str, Any]:
     kind = "swiglu" if "swiglu" in given else "squared_relu" if "squared-relu" in given else "gelu"
     # Two products take what one takes without a gate (``validate_args``).
     width = sizes["hidden_size"] * 8 // 3 // 64 * 64 if kind == "swiglu" else 4 * sizes["hidden_size"]
-    usual = {
-        "intermediate_size": width,
-        "num_key_value_heads": sizes["num_attention_heads"],
-        "vocab_size": flags.vocabularies.get(given.get("tokenizer-type", ""), _VOCABULARY),
-    }
+    vocabulary = flags.vocabularies.get(given.get("tokenizer-type", ""), _VOCABULARY)
+    usual = {"intermediate_size": width, "num_key_value_heads": sizes["num_attention_heads"], "vocab_size": vocabulary}
     if "num_experts" in sizes:
         usual |= {"num_experts_per_tok": 2, "moe_intermediate_size": sizes.get("intermediate_size", width)}
     return {**USUAL[kind], **usual, **sizes, "tie_word_embeddings": "untie-embeddings-and-output-weights" not in given}

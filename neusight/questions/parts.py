@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.devices import Cluster, DeviceSpec, cluster_of, load_cluster, with_prices
 from neusight.devices.chosen import as_device
 from neusight.devices.cluster import network_of_words
-from neusight.questions.field import FieldError, number, switch, text, texts, whole
+from neusight.questions.field import FieldError, number, option, switch, text, texts, whole
 from neusight.questions.question import Question
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
@@ -47,7 +47,7 @@ class Assurance(Question):
     must_fit: float = number(
         "Least probability that memory is enough, to count as fitting.", OUTPUT, 0.5, low=0.01, high=0.99, metavar="P"
     )
-    slo: str = text("Service level: limits such as ttft=500ms,tpot_p99=40ms.", LOAD, metavar="TIME=LIMIT,…")
+    slo: str = option("level", "Service level, such as ttft=500ms,tpot_p99=40ms.", LOAD, "", metavar="TIME=LIMIT,…")
     slo_confidence: float | None = number(
         "Least probability that a deployment holds --slo. Default: expected times that hold it are enough.",
         LOAD, low=0.01, high=0.99, metavar="P", former=("confidence",),

@@ -218,9 +218,8 @@ class Serving(Loaded, Engined):
             if self.engine not in engines:
                 raise FieldError(name, f"is an option of {', '.join(engines)} alone: leave it out")
         if self.isl and not self.isl_cv and self.prefix_cached_tokens > max(numbers_of(self.isl)):
-            self.refuse(
-                ("prefix_cached_tokens",), f"are among those of prompts, isl {plain_number(self.isl)}: give fewer"
-            )
+            fewer = f"are among those of prompts, isl {plain_number(self.isl)}: give fewer"
+            self.refuse(("prefix_cached_tokens",), fewer)
         if not (self.is_drawn("isl") or self.is_drawn("osl") or self.arrives):
             self.refuse(("seed",), "draws nothing: lengths are not drawn, and requests do not arrive at random")
         for name in ("isl", "osl"):

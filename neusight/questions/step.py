@@ -16,7 +16,7 @@ from neusight.questions.field import MOST, FieldError, number, option, pairs_of,
 from neusight.questions.parts import DEVICE, ENGINE, MODEL, PLAN, RECORDED, Clustered, Configured, Planned, Recorded
 from neusight.questions.training import Training
 from neusight.quick_dataclasses import dataclass
-from neusight.requests import MODES, OPTIMIZERS, Plan, Request
+from neusight.requests import MODES, MOST_STEPS, OPTIMIZERS, Plan, Request
 from neusight.steps.questions import Setting, StepQuestion, step_request, with_default_dtype
 from neusight.transforms.passes import LATE, Pass
 from neusight.transforms.phases import alone
@@ -30,9 +30,6 @@ _OF_SETTING = (
 )  # fmt: skip
 """Words that may stand beside a request that is given as an object."""
 _MICROSECOND = 1e-6
-_MOST_STEPS = 10_000
-"""Largest number of steps of denoising: the longest chains that models are trained with have 4,000 (Nichol and Dhariwal
-2021, section 3)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +60,11 @@ class Step(Configured, Recorded, Planned, Clustered):
         "Length of a sound. Default: the model's own, else 10.", MODEL, low=1e-3, high=86_400.0, metavar="S"
     )
     steps: int | None = whole(
-        "Denoising steps of a diffusion pipeline, a whole image or clip. Default: one.", MODEL, high=_MOST_STEPS
+        "Denoising steps of a diffusion pipeline, a whole image or clip. Default: one.", MODEL, high=MOST_STEPS
     )
     inputs: tuple[str, ...] = texts(
         "One input written out: `pixel_values=1x3x448x448`. May be repeated.",
-        MODEL, option="--input", metavar="NAME=SHAPE:DTYPE", former=("input", "given"), objects=True,
+        MODEL, option="--input", metavar="NAME=SHAPE:DTYPE", former=("input", "given"), objects=True, pairs=True,
     )  # fmt: skip
     phase: str = text("One phase of the step alone.", RECORDED, choices=("forward", "backward", "optimizer"))
     share: tuple[str, ...] = texts(

@@ -198,9 +198,8 @@ class Training(Configured, OnCluster, WithExperts, Planned):
         engine = replace(engine, attention=self.attention_kernel) if self.attention_kernel else engine
         engine = replace(engine, attention_dropout=True, hidden_dropout=True) if self.dropout else engine
         graphed = tuple(self.graphed.split(",")) if self.graphed else ()
-        return replace(
-            run, engine=engine, graphed=graphed, chunk_layers=self._chunks(), chunk_group=self.chunk_group or 0
-        )
+        chunks: dict[str, Any] = {"chunk_layers": self._chunks(), "chunk_group": self.chunk_group or 0}
+        return replace(run, engine=engine, graphed=graphed, **chunks)
 
     def _chunks(self) -> tuple[int, ...]:
         try:

@@ -231,6 +231,9 @@ def test_loads_that_contradict_each_other_are_usage_errors() -> None:
         (*ON_L40S, "--slo", "tpot=1s", "--replicas", "2"),
         (*ON_L40S, "--slo", "tpot=1s", "--batch", "1", "--slo-confidence", "0.9"),
         (*ON_L40S, "--slo", "tpot=1s", "--burstiness", "0.5"),
+        (*ON_L40S, "--slo", "tpot=3", "--batch", "1"),
+        (*ON_L40S, "--slo", "", "--batch", "1"),
+        (*ON_L40S, "--prices", " ", "--batch", "1"),
         ("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--osl", "8", "--batch", "1"),
         ("serving", "Qwen/Qwen3-8B", "--isl", "8", "--osl", "8", "--batch", "1"),
     ):

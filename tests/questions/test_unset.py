@@ -46,3 +46,10 @@ def test_versions_have_one_of_each_era_with_all_runs() -> None:
 )
 def test_versions_are_empty_where_one_era_is_meant(question: Serving) -> None:
     assert question.versions == ()
+
+
+def test_versions_on_a_vendors_devices_are_those_with_a_build_for_them() -> None:
+    on_amd = SERVED[0].changed(gpu="mi300x")
+    assert "0.19.0" in {version for version, _ in SERVED[0].changed(gpu="h100-sxm-80gb").versions}
+    assert {version for version, _ in on_amd.versions} == {"0.10.2", "0.18.0"}
+    assert sum(share for _, share in on_amd.versions) == pytest.approx(1.0)
