@@ -20,7 +20,7 @@ TYPE = f"""(input, text) => {{
 """How the answer looks at the moment that something is typed."""
 LATE = "const later = setTimeout; window.setTimeout = (call, ms, ...rest) => later(call, (ms ?? 0) + 1000, ...rest)"
 """Events that are throttled come after what is dragged has been let go, as on a busy machine."""
-ANSWERED = f"{SHOWN}.getAttribute('aria-busy') === 'false' && !{SHOWN}.classList.contains('failed')"
+ANSWERED = f"{SHOWN}?.getAttribute('aria-busy') === 'false' && !{SHOWN}.classList.contains('failed')"
 
 
 def answer_form(page: Any, query: str = "") -> None:
