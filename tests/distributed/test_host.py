@@ -62,7 +62,6 @@ SMALL_STEPS = [
     ({"engine": "megatron-local"}, 3.18),
     ({"engine": "megatron-deepspeed"}, 3.18),
 ]
-NARROW = "components of measured trainers hold their own steps, not those of one that is like them"
 UNKNOWN = "what numbers of unknown trainers have by themselves is as large as the doubt of a host"
 
 
@@ -80,9 +79,7 @@ def test_small_step_takes_what_its_host_takes(predictor: Predictor, changes: dic
 @pytest.mark.parametrize(
     ("changes", "measured_s"),
     [
-        pytest.param(*SMALL_STEPS[0], marks=pytest.mark.xfail(reason=NARROW, strict=True)),
-        SMALL_STEPS[1],
-        pytest.param(*SMALL_STEPS[2], marks=pytest.mark.xfail(reason=NARROW, strict=True)),
+        *SMALL_STEPS[:3],
         pytest.param(*SMALL_STEPS[3], marks=pytest.mark.xfail(reason=UNKNOWN, strict=True)),
     ],
 )
