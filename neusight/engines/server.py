@@ -239,16 +239,19 @@ class Server:
         return server._fitted(artifact or tile_models_dir() / FILE)
 
     def _fitted(self, artifact: Path, platform: float = 0.0) -> Server:
-        """With constants of its era where they were fitted; what it has instead is as uncertain as all engines are, and
-        as another ``platform``.
+        """With constants of its era where they were fitted. Else it has those of the same versions on other devices, of
+        the newest versions of the engine, or what all engines have in common, as uncertain as all engines are and as
+        another ``platform``; none of an engine that was measured nowhere.
         """
         constants = _constants(artifact)
         between = spread_between_eras(artifact)
         beyond = between if self.unmeasured_version else 0.0
-        if self.era in constants:
-            fitted = replace(self.with_constants(constants[self.era]), fitted_to=self.era)
-            return replace(fitted, spread=hypot(fitted.spread, beyond))
-        return replace(self, spread=hypot(between, platform, beyond))
+        newest_first = (era.name for era in reversed(ERAS) if era.engine == self.engine)
+        kin = (self.era.removesuffix(ROCM), *newest_first, COMMON) if self.engine in MEASURED else ()
+        known = next((name for name in (self.era, *kin) if name in constants), "")
+        server = replace(self.with_constants(constants[known]), fitted_to=known) if known else self
+        doubts = (server.spread,) if known == self.era else (between, platform)
+        return replace(server, spread=hypot(*doubts, beyond))
 
     @property
     def unmeasured_version(self) -> str:

@@ -232,6 +232,25 @@ def test_shipped_constants_of_an_era_hold_on_rocm_until_some_are_fitted_there(tm
     assert amd.spread == pytest.approx(hypot(0.3, PLATFORM_SPREAD))
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "fitted_to"),
+    [
+        ("sglang", "0.3.0", "sglang"), ("vllm", "", "vllm before 0.14"), ("vllm", "0.7.3", "vllm before 0.14"),
+        ("tensorrt-llm", "1.0", "common"), ("transformers-neuronx", "", ""),
+    ],
+)  # fmt: skip
+def test_versions_without_constants_have_those_of_the_newest_of_their_engine_or_of_all(
+    engine: str, version: str, fitted_to: str, tmp_path: Path
+) -> None:
+    fitted = {era: {"values": TRUE | {"spread": 0.1}} for era in ("sglang", "vllm before 0.14", "vllm on ROCm")}
+    common = {"values": TRUE | {"spread": 0.3}}
+    (tmp_path / "engines.json").write_text(json.dumps({"engines": fitted, "common": common}))
+    server = server_named(engine, version, tmp_path / "engines.json").serving
+    assert server.fitted_to == fitted_to
+    assert server.pass_s == (TRUE["pass_s"] if fitted_to else 0.0)
+    assert server.spread >= 0.3
+
+
 def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:
     """A batch of 8 with answers of 64 takes 64 passes; two stages of a pipeline have half of its sequences each."""
     load = Static(batch=8, isl=256, osl=64)
