@@ -52,7 +52,8 @@ def application(answers: Answers, first: Form, views: Sequence[View] = VIEWS) ->
         _add_page(view, views, answers, first)
         _add_files(app, view, answers)
     _add_reports()
-    ui.run_with(app, title="neusight", dark=None, tailwind=False, language="en-US", show_welcome_message=False)
+    # Browsers that are silent for less than a minute, asleep or on a slow line, find their tab as they left it.
+    ui.run_with(app, dark=None, tailwind=False, language="en-US", reconnect_timeout=60.0, show_welcome_message=False)
     return app
 
 
@@ -79,9 +80,7 @@ def _fill(tab: Tab, views: Sequence[View]) -> None:
     with header, ui.element("nav").classes("views").props('aria-label="views"').style("width: 100%"):
         ui.label("neusight").classes("brand")
         for view in views:
-            link = ui.link(view.title, view.path)
-            if view is tab.view:
-                link.props('aria-current="page"')
+            ui.link(view.title, view.path).props('aria-current="page"' if view is tab.view else "")
         ui.space()
         switch = ui.button(icon="contrast").props('flat dense color=white aria-label="light or dark"')
         switch.on("click", js_handler="() => asking.switchDark()")

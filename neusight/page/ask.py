@@ -61,8 +61,7 @@ def _texts(answers: Sequence[DeviceAnswer], device: DeviceSpec | None, tab: Tab)
 
 
 def _line(answer: DeviceAnswer, mode: str) -> None:
-    e = answer.estimate
-    if e is None:
+    if (e := answer.estimate) is None:
         ui.label(f"{answer.gpu}: {answer.error}").classes("wrong").props('role="alert"')
         return
     where = e.gpu if e.devices == 1 else f"{e.devices} x {e.gpu}"
@@ -117,7 +116,6 @@ def _assumptions(tab: Tab, device: DeviceSpec) -> None:
     """Show figures of the device, edited in place; an empty one is reset to that of the catalogue."""
     with ui.element("div").classes("question"):
         for key, name, kind, title in _ASSUMED:
-            value = getattr(device, name)
 
             async def change_figure(event: Any, key: str = key) -> None:
                 form = tab.form.with_change(key, event.sender.value or "")
@@ -131,7 +129,7 @@ def _assumptions(tab: Tab, device: DeviceSpec) -> None:
                     await tab.ask(form)
                     tab.reflect()
 
-            field = ui.input(title, value="" if value is None else exact(value, kind))
+            field = ui.input(title, value="" if (value := getattr(device, name)) is None else exact(value, kind))
             field.props("dense hide-bottom-space").classes(f"field-{key}").on("change", change_figure)
 
 

@@ -254,10 +254,15 @@ def curve(predictor: Predictor, form: Form, axis: Dragged) -> list[tuple[float, 
     return points
 
 
+class _Slider(ui.slider):
+    """A slider that stays where it was moved to: a value sent back by a slow server would undo the next movement."""
+
+    LOOPBACK = None
+
+
 def controls(tab: Tab) -> None:
     """Show the choice of the dragged field, a slider for keyboards and fingers, and the chart itself."""
     axis = dragged_field(tab.form)
-    names = LOAD if tab.form.serving else STEP
 
     async def choose_axis(event: Any) -> None:
         await tab.change(axis=event.value)
@@ -269,12 +274,12 @@ def controls(tab: Tab) -> None:
         await _move(tab, tab.slid, gesture)
 
     with ui.element("div").classes("question"):
-        axes = {name: title(tab.form, name) for name in names}
+        axes = {name: title(tab.form, name) for name in (LOAD if tab.form.serving else STEP)}
         ui.select(axes, value=axis.name, label="drag", on_change=choose_axis).props("dense").mark("axis")
         low, high = log(axis.steps[0]), log(axis.steps[-1])
-        slider = ui.slider(min=low, max=high, step=log(2) if axis.steps == _COUNTS else _STEP, value=low)
+        slider = _Slider(min=low, max=high, step=log(2) if axis.steps == _COUNTS else _STEP, value=low)
         slider.props('aria-label="what one drags"').classes("wide").mark("slider")
-        handler = "(value) => emit([value, asking.gesture()])"
+        handler = "(value) => { element.props['model-value'] = value; emit([value, asking.gesture()]); }"
         slider.on("update:model-value", slid, throttle=_THROTTLE_S, js_handler=handler)
         link_predictions("/drag")
     if tab.slider is None:

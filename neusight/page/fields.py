@@ -98,6 +98,7 @@ class FieldView:
     def __init__(self, one: NamedField, form: Form, changed: Callable[..., Awaitable[None]]) -> None:
         self._one = one
         self._changed = changed
+        self._reflects = False
         self._is_switch = one.field.kind == "switch" and one.default is not None
         self._example = one.field.metavar if "=" in one.field.metavar else ""
         self._element = self._build(form)
@@ -129,8 +130,8 @@ class FieldView:
     @property
     def _options(self) -> dict[str, str]:
         """Values of a choice, with their titles."""
-        choices = {choice: choice for choice in self._one.field.choices}
-        return choices or (_ON_OFF if self._one.field.kind == "switch" else {})
+        field = self._one.field
+        return {choice: choice for choice in field.choices} or (_ON_OFF if field.kind == "switch" else {})
 
     def _value(self, form: Form) -> Any:
         text = form.text(self._one.name)
@@ -138,14 +139,16 @@ class FieldView:
             return text == "true"
         return None if self._options and text not in self._options else text
 
-    async def _on_typed(self, event: Any) -> None:
+    def _on_typed(self, event: Any) -> Awaitable[None] | None:
         value = event.value
         text = str(value).lower() if isinstance(value, bool) else value or ""
-        await self._changed(**{self._one.name: text})
+        return None if self._reflects else self._changed(**{self._one.name: text})
 
     def reflect(self, form: Form) -> None:
-        """Show the value of the form, which was changed elsewhere."""
+        """Show the value of the form, which was changed elsewhere: it asks nothing."""
+        self._reflects = True
         self._element.value = self._value(form)
+        self._reflects = False
 
     def show_mistake(self, form: Form, line: str = "") -> None:
         """Mark a field that cannot be read or that ``line`` blames; show the assumed value where it is not given."""
