@@ -97,13 +97,13 @@ def show_estimates(points: Sequence[Point[Estimate]], output: EstimateForm, aske
     def fits(e: Estimate) -> bool:
         return e.fit.fits_with(output.must_fit)
 
-    estimates = [point.estimate for point in points if point.estimate]
     names = [name for name in differing(points, points[0].options) if name not in ("model", "gpu")]
     show(
         [replace(p, estimate=p.estimate and _warned(p.estimate, output.must_fit)) for p in points],
         output.form, asked.many, full=partial(_full, by=output.by), counts=fits,
         data=lambda e: report(e) | {"fits": fits(e)},
-        rows=[{"model": e.model, "gpu": e.gpu, **row} for e in estimates for row in _rows(e, output.by)],
+        rows=[{"model": e.model, "gpu": e.gpu, **{name: p.options[name] for name in names}, **row}
+              for p in points if (e := p.estimate) for row in _rows(e, output.by)],
         table=partial(_side_by_side, names=names, fits=fits),
     )  # fmt: skip
 

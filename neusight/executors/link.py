@@ -64,7 +64,7 @@ class LinkPredictor(FittedExecutor):
         if batch.family != "collective":
             raise CoverageError(f"links answer collectives, not kernels of '{batch.family}': ask the device's executor")
         place, device = device, device_of(device)
-        known = Conditions.requested(len(batch)) if conditions is None else conditions
+        known = Conditions.of(len(batch)) if conditions is None else conditions
         bound_s, (alone_s, whole_s) = least_s(batch, place), collective_s(batch, place, known, self.fitted.physics)
         kinds = kinds_by_size(batch, place, known)
         own = np.exp(self._effects(batch, place, known))

@@ -16,6 +16,12 @@ TIMINGS = ("stream", "graph", "profiler", "wall")
 """``stream``: a launch by itself in a stream, which the figure holds; ``graph``: replays of a CUDA graph, whose launch
 is shared by the operators in it; ``profiler``: the kernel's own time; ``wall``: mean of calls in a loop, never below
 what the host needs for one."""
+VARIANTS = (
+    *("asm", "ck", "contiguous", "cutlass", "deepgemm", "exllama", "fa2", "fa3", "fa4", "flashinfer", "inductor"),
+    *("marlin", "masked", "mmq", "rocblas", "sarathi", "smooth_quant", "torch", "triton", "trtllm", "trtllm_gen"),
+    *("vllm", "weight_only"),
+)
+"""What backends run kernels with; those without a rule of ``implementations.toml`` are as kernels that nobody names."""
 TIMERS = {"events": "stream", "cuda_graph": "graph", "profiler": "profiler", "wall": "wall"}
 """Common names of timings: CUDA events around a launch, replays of a graph, a profiler, a clock on the wall."""
 OPERANDS = ("cold", "resident")
@@ -57,7 +63,8 @@ class Conditions(ColumnRecord):
 
     @classmethod
     def of(cls, n: int, **columns: Any) -> Conditions:
-        """Conditions of n kernels from arrays or scalars; missing columns default to those of ``requested``.
+        """Conditions of n kernels from arrays or scalars; missing columns are those of
+        kernels requested by name or as parts of a model: launched one by one, operands cold and random.
 
         Raises:
             CoverageError: a timing that is none of ``TIMINGS``.
@@ -68,10 +75,3 @@ class Conditions(ColumnRecord):
         if unknown := sorted({*np.ravel(np.asarray(values["timing"])).tolist()} - {*TIMINGS}):
             raise CoverageError(f"unknown timing '{unknown[0]}': one of {', '.join(TIMINGS)}")
         return made
-
-    @classmethod
-    def requested(cls, n: int) -> Conditions:
-        """Conditions of n kernels requested by name or as parts of a model: launched one by one, operands cold and
-        random.
-        """
-        return cls.of(n)

@@ -78,7 +78,5 @@ def _table() -> dict[str, Any]:
     for family, entry in table.items():
         for rule in entry["rules"]:
             if unknown := rule.keys() - entry.keys() - {"engine", "variant"}:
-                raise CoverageError(
-                    f"{_FILE.name}: {family} has no trait {', '.join(sorted(unknown))}: add its default"
-                )
+                raise CoverageError(f"{_FILE.name}: {family} has no {', '.join(sorted(unknown))}: add its default")
     return table

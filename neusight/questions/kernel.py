@@ -11,7 +11,7 @@ from neusight.devices import Cluster, DeviceSpec, cluster_of
 from neusight.devices.cluster import USUAL_PER_NODE, usual_per_node
 from neusight.engines import library_named
 from neusight.kernels import KernelBatch
-from neusight.kernels.conditions import COLD, MANY_LAUNCHES, OPERANDS, TIMERS, Conditions
+from neusight.kernels.conditions import COLD, MANY_LAUNCHES, OPERANDS, TIMERS, VARIANTS, Conditions
 from neusight.kernels.named import SHAPE_NAMES, kernel_named
 from neusight.kernels.work import work_of
 from neusight.laws.routes import Place, device_of, network_of, ranks_of, reduces, usual_network
@@ -76,9 +76,8 @@ class KernelCall(OnCluster):
         ENGINE, "torch", former=("engine",), metavar="NAME",
     )  # fmt: skip
     variant: str = text(
-        "Implementation that the backend chooses, such as fa2, fa3, triton or cutlass.",
-        ENGINE, metavar="NAME",
-    )  # fmt: skip
+        "Implementation that the backend chooses, such as fa2, fa3, triton or cutlass.", ENGINE, choices=VARIANTS
+    )
     timer: str = text(
         "What the figure holds: a launch between events, a replay of a CUDA graph, the kernel alone (profiler), or the "
         "mean of calls in a loop (wall).",

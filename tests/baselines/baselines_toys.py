@@ -30,7 +30,7 @@ def quick(name: str, seed: int = 0) -> Baseline:
 
 def seconds(baseline: Baseline, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
     """What a baseline says of kernels that are launched alone."""
-    return baseline.latency_s(batch, gpu_of(device), Conditions.requested(len(batch)))
+    return baseline.latency_s(batch, gpu_of(device), Conditions.of(len(batch)))
 
 
 def measured(batch: KernelBatch, gpu: str | DeviceSpec, latency_s: Any = None, split: str = "train") -> DeviceRows:

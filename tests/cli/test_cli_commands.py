@@ -117,6 +117,11 @@ def test_csv_rows_sum_to_the_latency() -> None:
         assert {row["gpu"] for row in rows} == {"l4"}
 
 
+def test_csv_rows_of_several_steps_say_in_which_options_they_differ() -> None:
+    rows = as_csv("predict", "gpt2", "--gpu", "l4,t4", "--batch", "1,2", "--by", "phase")
+    assert {(row["gpu"], row["batch"]) for row in rows} == {("l4", "1"), ("l4", "2"), ("t4", "1"), ("t4", "2")}
+
+
 def test_hypothetical_device_is_said_on_stderr_and_in_the_data() -> None:
     result = run("predict", "gpt2", "--gpu", "l4", "--set", "dram_bandwidth=600GB/s", "--format", "json")
     answer = json.loads(result.stdout)

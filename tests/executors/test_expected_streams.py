@@ -49,7 +49,7 @@ BATCHES = [pointwise(op) for op in POINTWISE] + [reduction(op) for op in REDUCTI
 
 
 def cold() -> Conditions:
-    return Conditions.requested(len(ROWS))
+    return Conditions.of(len(ROWS))
 
 
 def hot() -> Conditions:
@@ -78,7 +78,7 @@ def test_pooling_takes_instructions_for_each_value_of_its_window(gpu: str) -> No
         "elementwise", op="max_pool2d", elements=elements, read_bytes=4 * elements, write_bytes=4 * elements,
         flops=taps * elements, dtype="float32",
     )  # fmt: skip
-    issued = stream_times(windows, device, Conditions.requested(3), PHYSICS).compute_s
+    issued = stream_times(windows, device, Conditions.of(3), PHYSICS).compute_s
     constants, arithmetic = PHYSICS.stream, taps * (PHYSICS.stream.flop_instructions)
     each = arithmetic + taps * constants.input_tap_instructions + constants.window_instructions
     assert np.diff(issued) == pytest.approx(
@@ -113,7 +113,7 @@ def test_wide_memories_are_kept_busy_by_copies(gpu: str) -> None:
     device, elements = load_device(gpu), 2**28
     for op, tensors in (("copy", 2), ("add", 3)):
         batch = kernel_named(op, {"elements": elements, "dtype": "float32"})
-        found = stream_times(batch, device, Conditions.requested(1), PHYSICS)
+        found = stream_times(batch, device, Conditions.of(1), PHYSICS)
         share = 4.0 * tensors * elements / device.dram_bandwidth_bytes_per_s / found.unlimited_s
         assert 0.8 < share[0] < 0.95
         assert max(found.compute_s[0], found.serial_s[0]) < found.dram_s[0]
@@ -216,7 +216,7 @@ def test_a_broadcast_operand_comes_from_dram_again_unless_l2_keeps_it() -> None:
         write_bytes=4 * elements, flops=elements, dtype="float32",
     )  # fmt: skip
     device = load_device("a100-sxm-80gb")
-    times = stream_times(batch, device, Conditions.requested(4), PHYSICS)
+    times = stream_times(batch, device, Conditions.of(4), PHYSICS)
     _, mask, bias, narrow = times.dram_s * 3 / times.dram_s[0]
     assert mask == pytest.approx(3.0, rel=0.02)
     assert bias == pytest.approx(2.0, rel=0.02)

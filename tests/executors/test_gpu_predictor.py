@@ -372,7 +372,7 @@ def test_devices_in_training_get_all_that_was_learned_and_their_kin_and_others_a
     shared = replace(artifact, manifest=learned_from)
     batch = grid("gemm")
     for device, share in ((known, 1.0), (kin, 0.5), (other, 0.25)):
-        kinship = shared.kinship(device, batch, Conditions.requested(len(batch)))
+        kinship = shared.kinship(device, batch, Conditions.of(len(batch)))
         assert (shared.learned_share(kinship) == share).all()
         own = shared.effect(known, "linear")
         assert shared.effect(device, "linear") == pytest.approx({1.0: own, 0.5: 0.5 * own, 0.25: 0.0}[share])

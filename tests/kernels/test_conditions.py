@@ -19,7 +19,7 @@ def several() -> Conditions:
 
 
 def test_a_kernel_asked_for_is_launched_by_itself_on_cold_operands() -> None:
-    asked = Conditions.requested(3)
+    asked = Conditions.of(3)
     assert len(asked) == 3
     assert asked.timing.tolist() == ["stream"] * 3
     assert asked.launches.tolist() == [1.0] * 3

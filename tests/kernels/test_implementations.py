@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from neusight.devices import load_device
 from neusight.executors.gpu.features import situate
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
-from neusight.kernels.conditions import Conditions
+from neusight.kernels.conditions import VARIANTS, Conditions
 from neusight.kernels.implementations import trait_names, traits_of
 from neusight.laws.physics import PRIOR
 
@@ -44,6 +45,12 @@ def test_one_implementation_or_many_give_each_kernel_the_same_traits(family: str
     for name in trait_names(family):
         alone = [traits_of(family, conditions(pair))[name][0] for pair in pairs]
         assert together[name].tolist() == alone, name
+
+
+def test_a_question_may_name_every_variant_of_the_rules() -> None:
+    table = tomllib.loads((PACKAGE / "kernels/implementations.toml").read_text())
+    rules = [rule for entry in table.values() for rule in entry["rules"]]
+    assert {variant for rule in rules for variant in rule.get("variant", ())} - {""} <= set(VARIANTS)
 
 
 def test_constants_are_those_that_traits_name() -> None:

@@ -23,7 +23,7 @@ def programs(folder: Path, gpu: str, dtype: str) -> None:
     m, n, k = (axis.ravel().astype(int) for axis in np.meshgrid(*[2 ** np.arange(5, 13)] * 3))
     batch = KernelBatch.from_columns("gemm", m=m, n=n, k=k, dtype=dtype)
     device, physics = load_device(gpu), with_values(PRIOR, TRUE)
-    start_s = launch_s(device, Conditions.requested(len(batch)), physics)
+    start_s = launch_s(device, Conditions.of(len(batch)), physics)
     rows = pd.DataFrame({"m": m, "n": n, "k": k, "gpu": gpu, "family": "gemm", "dtype": dtype, "timing": "profiler"})
     rows["latency_ms"] = 1e3 * (start_s + times_of(batch, device, physics).execution_s)
     folder.mkdir(parents=True, exist_ok=True)

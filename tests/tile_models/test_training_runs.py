@@ -224,7 +224,7 @@ def test_kinds_that_a_board_only_ran_limited_by_power_are_named() -> None:
     def rows(gpu: str, extent: int) -> DeviceRows:
         batch = KernelBatch.from_columns("gemm", **dict.fromkeys(("m", "n", "k"), np.full(30, extent)))
         measured_s = dict.fromkeys(("latency_s", "execution_s", "observed_m", "observed_n"), np.full(30, 1.0))
-        named = {"split": np.full(30, "train"), "place": np.arange(30), "conditions": Conditions.requested(30)}
+        named = {"split": np.full(30, "train"), "place": np.arange(30), "conditions": Conditions.of(30)}
         return DeviceRows(device=load_device(gpu), batch=batch, **measured_s, **named)  # type: ignore[arg-type]
 
     known = Knowledge(PHYSICS, shipped_choice(), {})

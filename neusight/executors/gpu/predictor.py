@@ -156,7 +156,7 @@ class KernelPredictor:
         Raises:
             CoverageError: no tile model answers the family. DeviceError: a dtype the device lacks.
         """
-        known = Conditions.requested(len(batch)) if conditions is None else conditions
+        known = Conditions.of(len(batch)) if conditions is None else conditions
         correction = self.correction(device)
         if correction is not None and correction.knows_launches:
             # A calibration was recorded on the host that is asked about.

@@ -52,7 +52,7 @@ class ArrayPredictor(FittedExecutor):
         bound = bound_of(batch, work_of(batch), device)
         times = times_of(batch, device, self.fitted.physics)
         execution_s = np.maximum(times.execution_s, bound.bound_s)
-        known = Conditions.requested(len(batch)) if conditions is None else conditions
+        known = Conditions.of(len(batch)) if conditions is None else conditions
         overhead_s = launch_s(device, known, self.fitted.physics)
         spread, scatter = self._spread(device, batch.family)
         factor = np.exp(NORMAL_90 * np.hypot(spread, scatter))

@@ -96,6 +96,6 @@ class BaselinePredictor:
         ready = _STEPS.ready(question.resolve(question.device()))
         program, device, seconds = ready.program, gpu_of(ready.device), 0.0
         for batch, positions in program.batches:
-            own = self.baseline.latency_s(batch, device, Conditions.requested(len(batch)))
+            own = self.baseline.latency_s(batch, device, Conditions.of(len(batch)))
             seconds += float(own @ program.counts[positions])
         return PlainAnswer(seconds)

@@ -36,7 +36,7 @@ def calibration_plan(
     parts = []
     for batch, rows in group_by_family(kernels):
         parts.append(
-            predicted(predictor, device, batch, np.ones(len(batch)), rows, conditions=Conditions.requested(len(batch)))
+            predicted(predictor, device, batch, np.ones(len(batch)), rows, conditions=Conditions.of(len(batch)))
         )
     timings = Timings.joined(parts)
     return timings.kernel[informative(timings, count)].tolist()

@@ -137,7 +137,7 @@ def _part(device: GpuSpec, measured_ms: pd.Series, traces: dict[str, Workload]) 
             chosen.append(name)
             largest.append(kernels[number].batch.kernel(int(np.argmax(products_s[number]))))
     if chosen:
-        batch, conditions = KernelBatch.of(largest), Conditions.requested(len(chosen))
+        batch, conditions = KernelBatch.of(largest), Conditions.of(len(chosen))
         yield ProgramPart.of(
             KernelPart(device=device, batch=batch, conditions=conditions, rows=np.arange(len(chosen))),
             1e-3 * measured_ms[chosen].to_numpy(dtype=float),

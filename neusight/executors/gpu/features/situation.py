@@ -180,7 +180,7 @@ def situate(
     """
     work = work_of(batch)
     bound, law = bound_of(batch, work, device), str(law_names(batch, device)[0])
-    known = Conditions.requested(len(batch)) if conditions is None else conditions
+    known = Conditions.of(len(batch)) if conditions is None else conditions
     if not law:
         return Situation(batch, device, work, bound, tiling or tile(batch, device, choice, physics), known, physics)
     tiles = tiling or LAWS[law].tile(batch, device, known, choice, physics)
