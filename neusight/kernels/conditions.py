@@ -63,8 +63,8 @@ class Conditions(ColumnRecord):
 
     @classmethod
     def of(cls, n: int, **columns: Any) -> Conditions:
-        """Conditions of n kernels from arrays or scalars; missing columns are those of
-        kernels requested by name or as parts of a model: launched one by one, operands cold and random.
+        """Conditions of n kernels from arrays or scalars; missing columns are those of kernels requested by name or
+        as parts of a model: launched one by one, operands cold and random.
 
         Raises:
             CoverageError: a timing that is none of ``TIMINGS``.
