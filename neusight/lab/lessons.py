@@ -60,10 +60,10 @@ class Lessons(StrictModel):
             )
         files, gpus = self.tables(data), self.kept(left_out)
         out = () if gpus else tuple(sorted(left_out))
-        options = replace(fit_options(data, quick), hold_out=out)
-        key = key_of(
-            [out, options.each, options.steps, gpus, self.split, hashes(files), code_sha256("neusight.learn.training")]
-        )
+        # These rows have optima and derivatives of their own, other than what ships.
+        options = replace(fit_options(data, quick), hold_out=out, again=False)
+        fit = [out, options.each, options.steps, options.again, gpus, self.split]
+        key = key_of([*fit, hashes(files), code_sha256("neusight.learn.training")])
         path = cache_dir() / "experiments" / f"physics-{key}.json"
         if not path.is_file():
             corpus = load_corpus(files, gpus, out).of_split(self.split)
