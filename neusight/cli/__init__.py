@@ -14,7 +14,10 @@ def main() -> None:
     import gc
     import os
     import sys
+    import warnings
 
+    # For people who type: one line without a place in the code.
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     gc.set_threshold(_LASTING, 50, 100)
     atexit.register(gc.freeze)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

@@ -60,12 +60,17 @@ def _calls(where: str, entry: Mapping[str, Any]) -> Iterator[list[str]]:
     Raises:
         DataError, FieldError: as ``questions_of``.
     """
-    from neusight.questions.files import questions_of
+    from neusight.cli.app import command_named
+    from neusight.questions.files import KINDS, questions_of
 
-    if (kind := entry.get("kind")) in OF_OPTIONS:
-        yield [str(kind), *_words(where, {name: value for name, value in entry.items() if name != "kind"}, str(kind))]
-    else:
-        yield from ([question.KIND, *question.command_line()] for question in questions_of(where, entry))
+    kind, words = str(entry.get("kind", "")), {name: value for name, value in entry.items() if name != "kind"}
+    if kind in OF_OPTIONS:
+        yield [kind, *_words(where, words, kind)]
+        return
+    known = {*options_of(command_named(kind))} - {*KINDS[kind].fields()} if kind in KINDS else set()
+    beside = {name: words.pop(name) for name in known & words.keys()}
+    options = list(_words(where, beside, kind)) if beside else []
+    yield from ([kind, *one.command_line(), *options] for one in questions_of(where, {"kind": kind, **words}))
 
 
 def _words(where: str, words: Mapping[str, Any], kind: str) -> Iterator[str]:

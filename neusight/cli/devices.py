@@ -204,14 +204,9 @@ def _cluster_figures(cluster: Cluster) -> dict[str, Any]:
 def _cluster_row(cluster: Cluster) -> dict[str, Any]:
     network = cluster.network
     return {
-        "id": cluster.id,
-        "name": cluster.name,
-        "device": cluster.device.id,
-        "per_node": cluster.per_node,
-        "nodes": cluster.nodes,
-        "network": network.kind if network else "",
-        "generation": network.generation if network else "",
-        "adapters": network.adapters if network else None,
+        "id": cluster.id, "name": cluster.name, "device": cluster.device.id, "per_node": cluster.per_node,
+        "nodes": cluster.nodes, "network": network.kind if network else "",
+        "generation": network.generation if network else "", "adapters": network.adapters if network else None,
         "network_bytes_per_s": cluster.network_bytes_per_s,
         "reduces": network.reduces if network else None,
-    }
+    }  # fmt: skip

@@ -184,13 +184,9 @@ def _measured_gpu(name: str, brought: Mapping[str, DeviceSpec]) -> DeviceSpec:
 
 def _row(folder: Path, manifest: Any) -> dict[str, Any]:
     return {
-        "name": manifest.name,
-        "folder": str(folder),
-        "backend": manifest.backend,
-        "rows": manifest.data["rows"],
-        "training_gpus": manifest.training_gpus,
-        "left_out_mape": manifest.left_out().get("as_shipped"),
-    }
+        "name": manifest.name, "folder": str(folder), "backend": manifest.backend, "rows": manifest.data["rows"],
+        "training_gpus": manifest.training_gpus, "left_out_mape": manifest.left_out().get("as_shipped"),
+    }  # fmt: skip
 
 
 def _left_out(error: float | None) -> str:
@@ -303,10 +299,6 @@ def _task_row(task: KernelTask) -> dict[str, Any]:
 
     kernel = task.kernel
     return {
-        "sample": task.sample,
-        "family": kernel.family,
-        "op": kernel.op,
-        "dtype": kernel.dtype,
-        "kernel": describe(kernel),
-        "origin": {"test": "workload", "train": "sampled"}[task.split],
-    }
+        "sample": task.sample, "family": kernel.family, "op": kernel.op, "dtype": kernel.dtype,
+        "kernel": describe(kernel), "origin": {"test": "workload", "train": "sampled"}[task.split],
+    }  # fmt: skip

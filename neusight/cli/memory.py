@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,15 +60,10 @@ def memory(
     for text in question.without_effect(run):
         note(f"warning: {text}")
     fits = verdict(ranks, device)
-    batch = largest_micro_batch(
-        plan,
-        lambda of: spare_bytes(
-            question, micro_batches=None, micro_batch_size=of.micro_batch_size, global_batch_size=of.global_batch_size
-        ),
-    )
-    longest = (
-        longest_sequence(plan, lambda tokens: spare_bytes(question, seq_len=tokens)) if run.unit == "tokens" else None
-    )
+    spare = partial(spare_bytes, question)
+    sizes = ("micro_batch_size", "global_batch_size")
+    batch = largest_micro_batch(plan, lambda of: spare(micro_batches=None, **{n: getattr(of, n) for n in sizes}))
+    longest = longest_sequence(plan, lambda tokens: spare(seq_len=tokens)) if run.unit == "tokens" else None
     rows = [_row(rank, device) for rank in ranks]
     gpu = call.device.id if call.device else device.id
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import typer
@@ -124,6 +125,7 @@ def show(
     full: Callable[[Any], None],
     table: Callable[[Sequence[Point[Any]]], None],
     counts: Callable[[Any], bool] | None = None,
+    beside: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Show one estimate in full, or a table of several, and report the reasons of missing ones on stderr.
 
@@ -135,6 +137,7 @@ def show(
         rows: rows of CSV.
         full, table: print one estimate, and those of all points.
         counts: function that says whether an estimate counts in a comparison of throughputs; None for no comparison.
+        beside: options that decide an answer beside its question, which JSON keeps with it.
 
     Raises:
         Exit: with 1, where no point has an estimate.
@@ -143,7 +146,8 @@ def show(
     named = _few_answers(points) if counts else {}
 
     def record(e: Any) -> dict[str, Any]:
-        return data(e) | ({"faster_probability": _chances(e, named)} if named else {})
+        values = data(e) | ({"faster_probability": _chances(e, named)} if named else {})
+        return values | {"question": {**values["question"], **beside}}
 
     for text in dict.fromkeys(text for estimate in estimates for text in estimate.warnings):
         note(f"warning: {text}")

@@ -101,6 +101,7 @@ def show_estimates(points: Sequence[Point[Estimate]], output: EstimateForm, aske
     show(
         [replace(p, estimate=p.estimate and _warned(p.estimate, output.must_fit)) for p in points],
         output.form, asked.many, full=partial(_full, by=output.by), counts=fits,
+        beside={name: value for name, value in output.words().items() if name == "must_fit"},
         data=lambda e: report(e) | {"fits": fits(e)},
         rows=[{"model": e.model, "gpu": e.gpu, **{name: p.options[name] for name in names}, **row}
               for p in points if (e := p.estimate) for row in _rows(e, output.by)],

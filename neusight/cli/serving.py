@@ -55,7 +55,8 @@ class ServingOptions(Assurance, opt.Learned, opt.Drawn, opt.Benched):
         if searched:
             self.refuse(("bench_command", "explain", "measurements"), "is of a load that is given: leave out --slo")
         else:
-            why = f"belongs to a search: give --slo, such as --slo ttft=1s, without --frontier, {', '.join(_GIVEN)}"
+            given = ", ".join(Serving.fields()[name].option for name in _GIVEN)
+            why = f"belongs to a search: give --slo, such as --slo ttft=1s, without --frontier, {given}"
             self.refuse(("recommend", "prefer", "slo_confidence", "must_fit"), why)
 
 
@@ -139,7 +140,10 @@ class ServingCommand:
         changed = bool(self.asked.questions[0].overrides)
         estimates = [] if changed else [point.estimate for point in points if point.estimate]
         opt.note_corrections(self.predictor, [estimate.gpu for estimate in estimates])
-        show_serving.show_points(points, self.options.form, self.many, self.options.launch_command)
+        # Beside clients or a rate alone, a level would be a search.
+        stated = self.options.slo and {*_GIVEN} & self.asked.questions[0].words().keys()
+        beside = {"slo": self.options.slo} if stated and not self.options.frontier else {}
+        show_serving.show_points(points, self.options.form, self.many, self.options.launch_command, beside)
         self.options.show_below(points)
         if self.options.figure is not None:
             show_serving.draw(points, self.options.figure)

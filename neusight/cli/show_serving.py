@@ -24,13 +24,15 @@ _CHOICES, _REASONS = 12, 4
 """Numbers of deployments shown that meet a service level, and of reasons why others of a GPU do not."""
 
 
-def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool, with_launch: bool = False) -> None:
+def show_points(
+    points: Sequence[Point[ServingEstimate]], form: str, many: bool, with_launch: bool, beside: Mapping[str, Any]
+) -> None:
     """Show one estimate in full, with the command that starts it on request, or a table. JSON is an object, or a list
-    of objects if ``many``.
+    of objects if ``many``; its questions have the options ``beside``.
     """
     show(
         points, form, many, data=ServingEstimate.to_dict, rows=_rows(points),
-        full=lambda e: _full(e, with_launch), table=_table,
+        full=lambda e: _full(e, with_launch), table=_table, beside=beside,
     )  # fmt: skip
 
 

@@ -47,12 +47,16 @@ _WAITS = " | >exposed = exposed:.1% | >bubble = bubble:.1%"
 _ON_HOST = {"optimizer": "optimizer on the host", "parameters": "optimizer and weights on the host"}
 
 
-def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool, whole: WholeRun) -> None:
-    """Show one estimate in full, or a table. JSON is an object, or a list of objects if ``many``."""
+def show_points(
+    points: Sequence[Point[TrainingEstimate]], form: str, many: bool, whole: WholeRun, beside: Mapping[str, Any]
+) -> None:
+    """Show one estimate in full, or a table. JSON is an object, or a list of objects if ``many``; questions in it have
+    the options ``beside``.
+    """
     show(
         points, form, many, data=lambda e: {**e.to_dict(), "run": run_of(e, whole)},
-        rows=[_row(point) for point in points], full=lambda e: _full(e, whole), table=_table,
-        counts=lambda e: e.fits,
+        rows=[_row(point, whole) for point in points], full=lambda e: _full(e, whole), table=_table,
+        counts=lambda e: e.fits, beside=beside,
     )  # fmt: skip
 
 
@@ -76,15 +80,13 @@ def run_of(e: TrainingEstimate, whole: WholeRun) -> dict[str, Any]:
     return run
 
 
-def _row(point: Point[TrainingEstimate]) -> dict[str, Any]:
+def _row(point: Point[TrainingEstimate], whole: WholeRun) -> dict[str, Any]:
     """A row with the same columns with and without an estimate."""
-    values = point.estimate.to_dict() if point.estimate else {}
-    plan = values.get("plan", {})
-    return (
-        {name: values.get(name, point.options.get(name)) for name in CSV}
-        | {name: plan.get(name, point.options.get(name)) for name in Plan.__dataclass_fields__}
-        | {"error": point.error}
-    )
+    values, e = dict(point.options), point.estimate
+    if e is not None:
+        values |= e.to_dict() | run_of(e, whole) | vars(e.plan)
+    chance = ("within_probability",) if whole.within_days is not None else ()
+    return {name: values.get(name) for name in (*CSV, *Plan.__dataclass_fields__, *chance)} | {"error": point.error}
 
 
 def _full(e: TrainingEstimate, whole: WholeRun) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SCHEDULES = ("1f1b", "zero-bubble", "gpipe")
 SEARCHED = leave_out(*(name for name, f in Training.fields().items() if f.field.panel in (PLAN, RECORDED)))
 """Fields that a search for plans decides."""
+_OF_RUN = ("tokens", "gpu_mtbf", "checkpoint", "restart", "within_days")
+"""Options of the run that a step belongs to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,8 @@ def answer(asked: Asked[Training], models: opt.Models, options: TrainingOptions)
         answered = list(answers(calls, opt.asker(predictor), many=asked.many, advance=advance))
     points = [replace(point, options=asked.options_of(point.call.question)) for point in answered]
     opt.note_corrections(predictor, [point.estimate.gpu for point in points if point.estimate])
-    show_points(points, options.form, asked.many, options.run())
+    beside = {name: value for name, value in options.words().items() if name in _OF_RUN}
+    show_points(points, options.form, asked.many, options.run(), beside)
     options.show_below(points)
     if options.timeline is not None and points[0].estimate:
         _write_trace(options.timeline, points[0].estimate)

@@ -35,13 +35,9 @@ class WhatIfOptions(CommandOptions):
     listing: bool = like(opt.Listed, "listing", help="Show all optimisations, with their sources.", panel=WHAT_IF)
     goal: str = text("For --all: what is to become less.", WHAT_IF, "time", choices=("time", "memory"))
     fit: float | None = number(
-        "For --all: until the peak of memory is at most this.",
-        WHAT_IF,
-        unit="bytes",
-        low=1.0,
-        high=1e18,
+        "For --all: until the peak of memory is at most this.", WHAT_IF, unit="bytes", low=1.0, high=1e18,
         metavar="SIZE",
-    )
+    )  # fmt: skip
     target: float | None = number(
         "For --all: until the time is at most this.", WHAT_IF, unit="s", low=1e-12, high=1e12, metavar="TIME"
     )

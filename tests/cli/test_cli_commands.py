@@ -254,6 +254,13 @@ def test_cold_start_loads_nothing_heavy(tmp_path: Path) -> None:
     assert {name for name in loaded if name in COMMANDS} == {"neusight.cli.predict"}
 
 
+def test_a_warning_of_python_is_one_line_without_a_place_in_the_code() -> None:
+    code = "import atexit, warnings; atexit.register(warnings.warn, 'taken as another'); "
+    code += "from neusight.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=True)
+    assert done.stderr == "warning: taken as another\n"
+
+
 def test_what_if_target_ends_the_search_at_a_time() -> None:
     answer = as_json("what-if", "gpt2", "--gpu", "l4", "--all", "--target", "34ms")
     assert answer["rungs"][-1]["time"]["after"] <= 0.034 < answer["rungs"][0]["time"]["before"]

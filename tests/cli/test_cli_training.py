@@ -209,4 +209,6 @@ def test_a_run_ends_the_more_probably_the_later_and_half_the_time_in_its_expecte
     assert few < 0.1 < 0.9 < many
     later = as_json(*STEP, "--within-days", days, "--gpu-mtbf", 100)["run"]
     assert later["within_probability"] < 0.5
+    (row,) = as_csv(*STEP, "--within-days", days)
+    assert float(row["within_probability"]) == pytest.approx(0.5)
     assert "ends within 1 days with a probability of below 1%" in run(*STEP, "--within-days", 1).stdout
