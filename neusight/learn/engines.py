@@ -25,7 +25,7 @@ from neusight.errors import DataError
 from neusight.laws.doubts import OWN
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, Report, grouped, significant
 from neusight.learn.served import ServedRow, answers, read_served
-from neusight.learn.sums import GROUP_WEIGHT, SumFit, SumObservation, fit_sums, share_of, spread_beyond
+from neusight.learn.sums import GROUP_WEIGHT, SumFit, SumObservation, fit_sums, robust_spread, share_of
 from neusight.quick_dataclasses import dataclass as quick_dataclass
 from neusight.serving.deployment import Deployment
 from neusight.serving.load import Closed, Open, Trace
@@ -344,7 +344,7 @@ def _beyond(
         for _, rest in Evidence(rows=rows, files=()).folds(trait):
             values = (_solve(rest.rows, priors) if rest.rows else fit).values
             misses += [(np.log(o.predicted(values) / o.measured), stated(o)) for o in rest.held]
-        found.append((spread_beyond(*np.transpose(misses)), share_of(*np.transpose(misses))))
+        found.append((robust_spread(*np.transpose(misses)), share_of(*np.transpose(misses))))
     return tuple(np.max(found, axis=0).tolist())
 
 

@@ -147,18 +147,14 @@ def students_widening(freedom: float) -> float:
     return float(t.ppf(0.95, freedom)) / NORMAL_90
 
 
-def spread_beyond(log_errors: np.ndarray, stated: np.ndarray) -> float:
+def robust_spread(log_errors: np.ndarray, stated: np.ndarray | float = 0.0) -> float:
     """Standard deviation that has 90 % of errors in their 90 % intervals, in quadrature with those that are ``stated``
     of each, shape (n,); 0 where these are wide enough.
     """
-    return float(np.quantile(np.maximum((log_errors / NORMAL_90) ** 2 - stated**2, 0.0), 0.9) ** 0.5)
+    beyond = (log_errors / NORMAL_90) ** 2 - np.square(stated)
+    return float(np.quantile(np.sqrt(np.maximum(beyond, 0.0)), 0.9))
 
 
 def share_of(log_errors: np.ndarray, stated: np.ndarray) -> float:
     """Share of ``stated`` standard deviations, at most 1, that has 90 % of errors in their 90 % intervals."""
     return float(min(1.0, np.quantile(np.abs(log_errors) / np.maximum(NORMAL_90 * stated, 1e-9), 0.9)))
-
-
-def robust_spread(log_errors: np.ndarray) -> float:
-    """Standard deviation of errors from their 90 % quantile: of a normal distribution 1.645 of it."""
-    return float(np.quantile(np.abs(log_errors), 0.9) / NORMAL_90)
