@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from neusight.api.sweeps import sweep_points, swept
 from neusight.devices import DeviceSpec
 from neusight.devices.chosen import Gpu, as_device, version_of
-from neusight.engines import Libraries
 from neusight.errors import ModelError, shown
 from neusight.estimates import Estimate, LoneKernel
 from neusight.estimates.build import lone_kernels
@@ -518,10 +517,6 @@ class Predictor:
         pricer_of = partial(self._steps.on_cluster, run.cluster, _in_steps(run.engine))
         with hired(jobs, ray, begin, run, pricer_of) as workers:
             return search(run, pricer, space, count, workers=workers, **options)
-
-    def libraries_on(self, gpu: Gpu) -> Libraries | None:
-        """Libraries that a step on a device is taken to run with where none are given; None for those measured."""
-        return self._steps.executor(as_device(gpu)).libraries
 
     def answer(self, question: Question) -> Answer:
         """The answer to a question as a value, whatever is asked.

@@ -1,13 +1,9 @@
-"""Cycles of matrix products in systolic arrays, with and without weights that are loaded in the background."""
+"""Cycles of matrix products in systolic arrays whose weights are loaded in the background."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 
-Dataflow = Literal["ws", "os", "is"]
-"""What stays in the array: weights, outputs or inputs."""
 HIDDEN_ROWS = 0.5
 """Of an array's rows, those that must stream past a stationary tile for the next one to be loaded meanwhile: a tile of
 128 x 128 takes ``max(N, 64)`` cycles (cited: AWS Neuron documentation, NKI, cost of ``nc_matmul``)."""
@@ -25,30 +21,6 @@ def tiles_of(extent: np.ndarray, side: int) -> np.ndarray:
 def padded(extent: np.ndarray, multiple: int) -> np.ndarray:
     """An extent as it lies in memory: ``multiple ceil(extent / multiple)``."""
     return tiles_of(extent, multiple) * multiple
-
-
-def serial_cycles(
-    m: np.ndarray, n: np.ndarray, k: np.ndarray, *, rows: int, columns: int, dataflow: Dataflow = "ws"
-) -> np.ndarray:
-    r"""Cycles of C[m,n] = A[m,k] B[k,n] on one array that fills, streams and drains tile after tile.
-
-    .. math:: \lceil K/R \rceil \lceil N/C \rceil (M + 2 R + C - 2) - 1
-
-    for weights that stay; inputs that stay exchange M and N, outputs that stay take
-    :math:`\lceil M/R \rceil \lceil N/C \rceil (K + R + C - 2) - 1`.
-
-    Args:
-        m, n, k: extents of the product.
-        rows, columns: R and C of the array.
-        dataflow: what stays.
-
-    Source: Samajdar et al. 2020, A Systematic Methodology for Characterizing Scalability of DNN Accelerators using
-    SCALE-Sim, section III. Validity: to the cycle where memories never stall the array.
-    """
-    if dataflow == "os":
-        return tiles_of(m, rows) * tiles_of(n, columns) * (k + rows + columns - 2) - 1
-    streamed, still = (m, n) if dataflow == "ws" else (n, m)
-    return tiles_of(k, rows) * tiles_of(still, columns) * (streamed + 2 * rows + columns - 2) - 1
 
 
 def overlapped_cycles(

@@ -22,11 +22,6 @@ _USUAL = {"exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32", "main-params-dtyp
 """Default words of such arguments."""
 
 
-def shard_of(strategy: str) -> str:
-    """``Plan.shard`` of a ``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
-    return str(flags_of("megatron").value("data-parallel-sharding-strategy", strategy))
-
-
 def megatron_values(given: Mapping[str, str], depth: int = 0) -> tuple[dict[str, Any], list[str]]:
     """(fields of a plan and of its run, arguments that matter and have no place there).
 

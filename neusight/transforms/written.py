@@ -15,22 +15,15 @@ from neusight.kernels.families import Gemm
 from neusight.transforms.fusion import fuse_among
 from neusight.transforms.partition import COMPILED, ValueGraph
 from neusight.transforms.reductions import in_one_loop
-from neusight.transforms.unrolled import rebuild, unroll
+from neusight.transforms.unrolled import unroll
 from neusight.workloads.dispatch import HAND_WRITTEN
-from neusight.workloads.workload import Node, Reference, Workload
+from neusight.workloads.workload import Node, Workload
 
 _ACTIVATIONS = ("silu", "gelu")
 _WRITTEN_GATES = tuple(f"{HAND_WRITTEN}.{name}_mul" for name in _ACTIVATIONS)
 _GATES = ("mul", "cat", "silu", "gelu", "silu_backward", "gelu_backward")
 _ROTARY = ("neg", "cat", "mul", "add", "slice_backward", "clone")
-_SCORES = ("mul", "masked_fill", "_softmax", "_softmax_backward_data")
 _LOSSES = ("_log_softmax", "nll_loss_forward", "nll_loss_backward", "_log_softmax_backward_data")
-_CHAINED = ("elementwise", "row_reduction")
-_REGISTERS = 4 * 32 * 255
-"""Registers of a program of four warps, Triton's default, whose threads have 255 each (CUDA C++ Programming Guide,
-technical specifications)."""
-_HELD = 3
-"""Values for each element of a row that a loss of two inputs keeps at once: both inputs and the result."""
 Places = Callable[[ValueGraph], set[int]]
 
 
@@ -62,29 +55,6 @@ def fused_gates(workload: Workload) -> Workload:
     return _fuse(workload, _gates, "no activation of the model gates another product")
 
 
-def fused_gates_in_place(workload: Workload) -> Workload:
-    """Gates as one kernel forward and one backward, with gradients stored in place of the operands they belong to.
-
-    Raises:
-        InapplicableError: there is none.
-    """
-    step = fused_gates(workload)
-    into: dict[int, int] = {}
-    for node in step.nodes:
-        if node.phase == "backward" and node.operator.startswith(HAND_WRITTEN):
-            free = sorted((r.tensor for r in node.reads), key=lambda tensor: step.tensors[tensor].died)
-            for w in node.writes:
-                size = step.tensors[w.tensor].nbytes
-                if same := [tensor for tensor in free if step.tensors[tensor].nbytes == size]:
-                    into[w.tensor] = same[-1]
-                    free.remove(same[-1])
-
-    def relocate(references: Iterable[Reference]) -> tuple[Reference, ...]:
-        return tuple(Reference(into.get(r.tensor, r.tensor)) for r in references)
-
-    return rebuild(step, [replace(n, reads=relocate(n.reads), writes=relocate(n.writes)) for n in step.nodes])
-
-
 def fused_rotary(workload: Workload) -> Workload:
     """Rotary embeddings of queries and keys as one kernel.
 
@@ -101,40 +71,6 @@ def fused_losses(workload: Workload) -> Workload:
         InapplicableError: the step computes none.
     """
     return _fuse(workload, _losses, "the step computes no loss over a vocabulary")
-
-
-def fused_early(workload: Workload) -> Workload:
-    """Chains as one kernel where the forward pass makes the gradients, which then wait. A program of few threads keeps
-    a
-    row: results of a longer one go to memory and come back, as between operators.
-
-    Raises:
-        InapplicableError: there is none.
-    """
-    step = fused_chains(workload)
-    if _row(workload) * _HELD > _REGISTERS:
-        step = _spill(workload, step)
-    last = max(place for place, node in enumerate(step.nodes) if node.phase == "forward")
-    early = [n for n in step.nodes if n.phase == "backward" and n.operator.startswith(HAND_WRITTEN)]
-    moved = [replace(node, phase="forward", id=step.nodes[last].id) for node in early]
-    others = [node for node in step.nodes if node not in early]
-    return rebuild(step, [*others[: last + 1], *moved, *others[last + 1 :]])
-
-
-def _row(workload: Workload) -> int:
-    """Values of a block for the longest row: a power of two."""
-    longest = max(tensor.shape[-1] for tensor in workload.tensors if tensor.shape)
-    return 1 << (longest - 1).bit_length()
-
-
-def _spill(before: Workload, after: Workload) -> Workload:
-    """The largest kernel of the forward pass with the bytes of all operators that went into kernels like it."""
-    kernels = [k for n in before.nodes if n.phase == "forward" for k in n.kernels if k.family in _CHAINED]
-    moved = {name: sum(getattr(kernel, name) for kernel in kernels) for name in ("read_bytes", "write_bytes")}
-    chains = [n for n in after.nodes if n.phase == "forward" and n.operator.startswith(HAND_WRITTEN)]
-    largest = max(chains, key=lambda node: node.kernels[0].read_bytes)  # type: ignore[union-attr]
-    spilled = replace(largest, kernels=(replace(largest.kernels[0], **moved), *largest.kernels[1:]))
-    return replace(after, nodes=tuple(spilled if node is largest else node for node in after.nodes))
 
 
 def fused_chains(workload: Workload) -> Workload:
@@ -163,23 +99,6 @@ def is_plain(graph: ValueGraph, place: int) -> bool:
     node = graph.nodes[place]
     adds = any(graph.tensors[w.tensor].kind == "gradient" for w in node.writes) and operator_name(node) == "add_"
     return graph.generated[place] is not None and not adds and not node.operator.startswith(HAND_WRITTEN)
-
-
-def fused_scores(workload: Workload) -> Workload:
-    """Scaling, mask and softmax of attention that writes its scores as one kernel, and its products by hand as well.
-
-    Raises:
-        InapplicableError: there is none.
-    """
-    step = _fuse(workload, _scores, "no attention of the model writes its scores")
-    return replace(step, nodes=tuple(_product(node) if operator_name(node) == "bmm" else node for node in step.nodes))
-
-
-def _product(node: Node) -> Node:
-    """A product in Triton, which rounds operands of 32 bits to TF32 by default (``tl.dot``, ``input_precision``)."""
-    narrow = {"float32": "tf32"}
-    kernels = (replace(k, dtype=narrow.get(k.dtype, k.dtype)) if isinstance(k, Gemm) else k for k in node.kernels)
-    return replace(node, operator=f"{HAND_WRITTEN}.bmm", kernels=tuple(kernels))
 
 
 def _fuse(workload: Workload, places: Places, why: str, by: str = HAND_WRITTEN) -> Workload:
@@ -246,11 +165,6 @@ def _chains(graph: ValueGraph) -> set[int]:
     names = {operator_name(node) for node in graph.nodes}
     before = set() if "_log_softmax" in names else {"_log_softmax_backward_data"}
     return {place for place, node in enumerate(graph.nodes) if operator_name(node) not in before}
-
-
-def _scores(graph: ValueGraph) -> set[int]:
-    layers = {node.layer.name() for node in graph.nodes if operator_name(node) == "_softmax"}
-    return _in(graph, layers, _SCORES)
 
 
 def _losses(graph: ValueGraph) -> set[int]:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from neusight.errors import InapplicableError
-from neusight.kernels.families import Gemm
 from neusight.requests import Request
 from neusight.transforms import sliced, written
-from neusight.transforms.phases import alone, repeat, with_saved_tensors, with_workspaces, without
+from neusight.transforms.phases import alone
 from neusight.workloads import Workload, load_workload
 from neusight.workloads.dispatch import DISPATCHES, step_kinds
 from neusight.workloads.workload import Node
@@ -72,13 +71,10 @@ def test_halves_of_a_tensor_are_read_whole() -> None:
     assert moved(backward)[1] == SIZE
 
 
-def test_what_a_gate_made_is_computed_again_and_gradients_may_take_its_place() -> None:
+def test_what_a_gate_made_is_computed_again() -> None:
     before = step("swiglu", intermediate=INNER)
-    after, in_place = written.fused_gates(before), written.fused_gates_in_place(before)
-    freed = with_saved_tensors(before).memory.activations - with_saved_tensors(after).memory.activations
-    assert freed == pytest.approx(4 * TOKENS * INNER, abs=8)
-    assert with_saved_tensors(in_place).memory.peak < with_saved_tensors(after).memory.peak
-    assert [n.kernels for n in in_place.nodes] == [n.kernels for n in after.nodes]
+    kept, left = (alone(w, "forward").memory.activations for w in (before, written.fused_gates(before)))
+    assert kept - left == pytest.approx(4 * TOKENS * INNER, abs=8)
 
 
 def test_a_model_without_such_operators_says_so() -> None:
@@ -86,7 +82,6 @@ def test_a_model_without_such_operators_says_so() -> None:
         (written.fused_norms, "no RMS norm"), (written.fused_gates, "no activation"),
         (written.fused_rotary, "no rotary"), (written.fused_losses, "no loss"),
         (sliced.tiled_mlps, "no gated MLP"), (sliced.chunked_loss, "no loss"),
-        (lambda w: without(w, "block.mask"), "nothing runs"), (lambda w: repeat(w, "block.mask", 2), "nothing runs"),
     ]:  # fmt: skip
         with pytest.raises(InapplicableError, match=why):
             change(step("softmax"))
@@ -146,52 +141,10 @@ def test_a_phase_alone_has_its_kernels_and_all_that_was_saved() -> None:
     forward, backward = alone(whole, "forward"), alone(whole, "backward")
     for part, phase in ((forward, "forward"), (backward, "backward")):
         assert [n.kernels for n in part.nodes] == [n.kernels for n in whole.nodes if n.phase == phase]
-        assert part.memory.peak <= with_saved_tensors(whole).memory.peak
-    assert backward.memory.peak == with_saved_tensors(whole).memory.peak
+    # What waits for the backward pass is there all the time, since a benchmark runs it again.
+    assert backward.memory.peak >= whole.memory.peak >= forward.memory.activations > 0
     with pytest.raises(InapplicableError, match="no optimizer pass"):
         alone(whole, "optimizer")
-    with pytest.raises(InapplicableError, match="no backward pass"):
-        with_saved_tensors(forward)
-
-
-def test_a_loop_of_the_host_repeats_what_a_module_runs() -> None:
-    before = step("neighbourhood", batch=1, heads=2)
-    mask = "block.hidden.mask"
-    once, often = repeat(before, mask, 1), repeat(before, mask, 50)
-    assert once.length == before.length and once.memory == before.memory == often.memory
-    cell = [n for n in often.nodes if n.copies == 50]
-    assert [bool(n.kernels) for n in cell] == [False, True]
-    assert often.length == before.length + 49 * len(cell)
-    kept = with_saved_tensors(before)
-    assert repeat(kept, mask, 50).memory == kept.memory
-    assert {n.layer.name() for n in without(before, "block.hidden").nodes}.isdisjoint({mask, "block.hidden"})
-
-
-def test_a_kernel_whose_rows_do_not_fit_in_registers_moves_what_the_operators_did() -> None:
-    def forward_bytes(workload: Workload) -> int:
-        kernels: list[Any] = [k for n in workload.nodes if n.phase == "forward" for k in n.kernels]
-        return sum(k.read_bytes + k.write_bytes for k in kernels)
-
-    for hidden, spills in ((8192, False), (16384, True)):
-        before = step("jsd", hidden=hidden, tokens=4)
-        assert (forward_bytes(written.fused_early(before)) > forward_bytes(before)) == spills
-
-
-def test_products_of_attention_by_hand_are_in_tf32() -> None:
-    before = step("neighbourhood", batch=1, heads=2)
-    after = written.fused_scores(without(before, "block.hidden"))
-
-    def dtypes(workload: Workload) -> set[str]:
-        return {k.dtype for n in workload.nodes for k in n.kernels if isinstance(k, Gemm) and k.op == "bmm"}
-
-    assert dtypes(before) == {"float32"} and dtypes(after) == {"tf32"}
-    assert "softmax_backward_data" in " ".join(n.operator for n in by_hand(after, "backward"))
-
-
-def test_workspaces_are_there_where_products_are() -> None:
-    products, none = step("swiglu", intermediate=INNER), step("softmax")
-    assert with_workspaces(products, 1000).memory.peak == products.memory.peak + 1000
-    assert with_workspaces(none, 1000).memory.peak == none.memory.peak
 
 
 def test_a_function_in_python_costs_the_host_more_than_an_operator() -> None:

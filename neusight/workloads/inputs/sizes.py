@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
-from math import prod
 from typing import Any
 
 from neusight.defaults import default_seq_len
@@ -181,8 +180,3 @@ def floats(*shape: int) -> TensorSpec:
 def integers(*shape: int) -> TensorSpec:
     """Ids or positions."""
     return TensorSpec(tuple(int(size) for size in shape), "int64")
-
-
-def size_of(way: Any) -> int:
-    """Elements of a way."""
-    return prod(way.shape) if isinstance(way, TensorSpec) else 0

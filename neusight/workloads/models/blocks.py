@@ -272,7 +272,7 @@ class Hidden(nn.Module):
 
 
 class Mask(nn.Module):
-    """Which keys a query sees, of which a loop writes one cell: ``transforms.phases`` repeats it."""
+    """Which keys a query sees, of which a loop writes the first cell."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Mask of shape (length, length)."""
