@@ -68,7 +68,7 @@ def _calls(where: str, entry: Mapping[str, Any]) -> Iterator[list[str]]:
         yield [kind, *_words(where, words, kind)]
         return
     known = {*options_of(command_named(kind))} - {*KINDS[kind].fields()} if kind in KINDS else set()
-    beside = {name: words.pop(name) for name in known & words.keys()}
+    beside = {name: words.pop(name) for name in [*words] if name in known}
     options = list(_words(where, beside, kind)) if beside else []
     yield from ([kind, *one.command_line(), *options] for one in questions_of(where, {"kind": kind, **words}))
 

@@ -85,8 +85,8 @@ def _row(point: Point[TrainingEstimate], whole: WholeRun) -> dict[str, Any]:
     values, e = dict(point.options), point.estimate
     if e is not None:
         values |= e.to_dict() | run_of(e, whole) | vars(e.plan)
-    chance = ("within_probability",) if whole.within_days is not None else ()
-    return {name: values.get(name) for name in (*CSV, *Plan.__dataclass_fields__, *chance)} | {"error": point.error}
+    ends = ("within_probability",) if whole.within_days is not None else ()
+    return {name: values.get(name) for name in (*CSV, *Plan.__dataclass_fields__, *ends)} | {"error": point.error}
 
 
 def _full(e: TrainingEstimate, whole: WholeRun) -> None:
